@@ -12,7 +12,7 @@ INSTALL := $(PYTHON) -B .ci/install.py $(VENV)/install.log $(BIN)/python -m pip 
 BUILDERS := packaging\|setuptools\|wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-yarn test-scaling test-keda test-kubernetes check setup clean clean-all lock
+.PHONY: help demo bench bench-docs docs soak test test-all test-rest test-faults test-newest test-oldest test-matrix test-joining test-yarn test-scaling test-keda test-kubernetes check setup clean clean-all lock
 MAKEFLAGS += --no-print-directory
 # Python keeps what it has compiled: without that, each of the thousands of processes of the tests compiles all of it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,6 +28,7 @@ help:
 	@echo '  make test-newest  6 min    the integration tests of what another version of a server can change, in containers; in test-rest too'
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
+	@echo '  make test-joining 4 min    executors come and go on a standalone Spark, a minute apart and amid messages of 20 s'
 	@echo '  make test-yarn   15 min    word count and slow work on a YARN of two nodes on this machine, while executors are killed'
 	@echo '  make test-scaling 10 min   executors come and go with the load, on a standalone Spark on this machine; ARGS="60 yarn": ten times the load for a minute, on YARN'
 	@echo '  make test-keda    1 min    which Spark workers go when KEDA wants fewer, on Kubernetes without a node, as root; it is compiled first, in five minutes'
@@ -136,6 +137,10 @@ test-matrix: check
 	@for servers in rabbitmq:4.3,valkey:9.1 rabbitmq:4.0,redis:8.0 rabbitmq:3.10,redis:7.0; do \
 		$(PYTEST) --slow --fault-report=$(FAULTS) --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
 	done
+
+# make test-all has the same in a shorter form.
+test-joining: $(STAMP)
+	@TIERCEL_TEST_LONG=yes $(PYTEST) -o log_cli=true -o log_cli_level=WARNING --reruns=0 tests/acceptance/test_joining.py
 
 # Hadoop's mini cluster comes from Maven Central, 100 MB; in no other target.
 test-yarn: $(STAMP)

@@ -25,6 +25,7 @@ state        cost of a StatefulBolt's state
 tuples       microseconds per tuple, and a profile
 properties   cost of message properties
 once         cost of effects that take place once, and rows per second into PostgreSQL
+windows      cost of windows, and of held tuples
 growth       throughput by tree size, bolts in a row, message size, tasks, shards
 standby      time to start, and CPU time while idle
 executors    a model of executors and backlog over a day

@@ -1,9 +1,9 @@
-"""Shared by all tests: the servers and the waiting.
+"""Servers and waiting for all tests.
 
-A server that is missing is a failure, never a skip.
+A missing server is a failure, never a skip.
 
-The servers are the embedded ones. ``--servers=rabbitmq:4.3,valkey:9.1`` takes containers of these
-versions instead.
+By default the servers are the embedded ones. ``--servers=rabbitmq:4.3,valkey:9.1`` uses containers
+of these versions instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tiercel.compose.errors import ServiceError, ServiceMissingError
 from tiercel.queues import outage
 from tiercel.queues.broker import link
 
-# A slow example says that the machine is busy, and nothing else.
+# A slow example only means that the machine is busy.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
@@ -78,7 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin each test without an outage that an earlier test has begun or logged."""
+    """Begin each test without an outage that an earlier test began or logged."""
     monkeypatch.setattr(outage, "REDIS", outage.Outage("Redis"))
     monkeypatch.setattr(link, "_outages", {})
     monkeypatch.setattr(LOGINS, "_accepted", False)
@@ -89,8 +89,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each of several processes ports of its own: while a server of one is started, or started
-    again, no server of another takes its port.
+    """Give each worker process its own range of ports, so that no other process takes the port of a
+    server that is being started or restarted.
     """
     given = getattr(config, "workerinput", None)
     if given is not None:
@@ -105,8 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         _mark_choice(item)
     if hasattr(config, "workerinput"):
-        # Several at once: the long ones first, so that no process ends with one while the others
-        # have nothing to do.
+        # With several processes, run the long files first, so that no process ends with one while
+        # the others are idle.
         items.sort(key=lambda item: LONGEST_FIRST.index(_folder(item)))
     others = "embedded" if config.getoption("--servers") else "containers"
     left_out = [item for item in items if item.get_closest_marker(others)]
@@ -121,9 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _mark_choice(item: pytest.Item) -> None:
-    """Mark it as quick or as of the rest, and as one of the newest, for ``-m``; and as one that
-    has a second try.
-    """
+    """Mark a test as quick or as rest, as newest, and as one with a second try, for ``-m``."""
     marks = [mark.name for mark in item.iter_markers()]
     if asks_newest(item.path.relative_to(Path(__file__).parent)):
         item.add_marker(NEWEST)
@@ -137,7 +135,7 @@ def _mark_choice(item: pytest.Item) -> None:
 
 
 def _on_chosen_servers(item: pytest.Item) -> bool:
-    """Only an integration test may be on none: elsewhere a whole topology is on them."""
+    """Only integration tests may need no server; elsewhere whole topologies run on the servers."""
     if _folder(item) != "integration":
         return True
     places = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -149,7 +147,7 @@ def _folder(item: pytest.Item) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why tests were run a second time: the plugin names them, and pytest shows no more."""
+    """List the reasons for second tries: the plugin names the tests, and pytest shows no more."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.write_sep("_", f"run once more: {report.nodeid}", yellow=True)
         terminalreporter.write_line(report.longreprtext)
@@ -163,7 +161,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Get the images, here because it may take minutes, which are not the first test's."""
+    """Get the images before the first test, because it may take minutes of that test's time."""
     if session.items:
         _find_servers(session.config)
 
@@ -184,8 +182,8 @@ def _find_servers(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """A command that a test runs in this process has logs set up, on a stderr that is
-    gone after the test.
+    """Restore logging: a command run in this process sets it up on a stderr that is gone after the
+    test.
     """
     before = list(logging.root.handlers)
     level = logging.root.level
@@ -197,7 +195,7 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def servers(request: pytest.FixtureRequest) -> Servers:
-    """Makes servers of the chosen kinds."""
+    """Make servers of the chosen kinds."""
     return request.config.stash.get(_SERVERS, EMBEDDED)
 
 
@@ -212,7 +210,7 @@ def services() -> Iterator[EmbeddedServices]:
 def shared_rabbitmq(request: pytest.FixtureRequest, servers: Servers):
     """One RabbitMQ for the whole session.
 
-    It runs through the whole session, and each test uses names of its own.
+    Each test uses its own names.
     """
     yield from _shared(request, servers, "rabbitmq")
 
@@ -221,7 +219,7 @@ def shared_rabbitmq(request: pytest.FixtureRequest, servers: Servers):
 def shared_redis(request: pytest.FixtureRequest, servers: Servers):
     """One Redis for the whole session.
 
-    It runs through the whole session, and each test uses names of its own.
+    Each test uses its own names.
     """
     yield from _shared(request, servers, "redis")
 
@@ -252,7 +250,7 @@ def management_url(shared_rabbitmq) -> str:
 
 @pytest.fixture
 def rabbitmq(servers: Servers) -> Iterator[Callable]:
-    """``rabbitmq()`` is a broker of the test's own, started, to kill and restart as it likes.
+    """``rabbitmq()`` starts a broker for this test alone, which it may kill and restart.
 
     It takes four seconds.
     """
@@ -262,14 +260,14 @@ def rabbitmq(servers: Servers) -> Iterator[Callable]:
 
 @pytest.fixture
 def redis(servers: Servers) -> Iterator[Callable]:
-    """``redis()`` is a Redis of the test's own, started, to kill, pause and restart as it likes."""
+    """``redis()`` starts a Redis for this test alone, which it may kill, pause and restart."""
     with ExitStack() as running:
         yield lambda: running.enter_context(servers.redis())
 
 
 @pytest.fixture
 def postgres() -> Iterator[Callable]:
-    """``postgres()`` is a PostgreSQL of the test's own, started, to kill and restart as it likes.
+    """``postgres()`` starts a PostgreSQL for this test alone, which it may kill and restart.
 
     It takes two seconds.
     """
@@ -279,17 +277,14 @@ def postgres() -> Iterator[Callable]:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """One PostgreSQL for the whole session: each test uses tables of its own."""
+    """One PostgreSQL for the whole session: each test uses its own tables."""
     with embedded_postgres() as running:
         yield running.url
 
 
 @pytest.fixture(scope="session")
 def clustered_redis() -> Iterator[ClusteredRedis]:
-    """One Redis Cluster for the whole session: three primaries with a replica each.
-
-    They run through the whole session.
-    """
+    """One Redis Cluster for the whole session: three primaries with a replica each."""
     with ClusteredRedis() as running:
         yield running
 

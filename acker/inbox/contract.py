@@ -131,8 +131,8 @@ class Covered:
     part: Mapping[str, bytes] = field(default_factory=dict)
     # Number of ticks that the task has executed so far, including this step.
     ticks: int = 0
-    # Room that the entries in ``whole`` free, in tuples and bytes. An empty inbox has all its room,
-    # whatever is given here.
+    # Room that the entries in ``whole`` free, in tuples and bytes. An empty inbox always has all
+    # its room.
     tuples: int = 0
     bytes: int = 0
     # Hexadecimal digest of all effects of the step, to compare a repeat with; empty if unknown.

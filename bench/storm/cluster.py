@@ -18,7 +18,7 @@ from tiercel.workers.config import Settings
 
 # Word counts with bolts in Java and in Python, and the bolt that sleeps.
 StormKind = Literal["java", "python", "sleep"]
-# Sentences before a measurement. All of Storm runs in the JVM, which compiles what is hot: it needs
+# Sentences before a measurement. All of Storm runs in the JVM, which compiles hot code, so it needs
 # more of them than tiercel. Its Python bolts have less than a tenth of the speed.
 _WARM_UP = {"java": 60_000, "python": 6_000}
 _PARTS = 3

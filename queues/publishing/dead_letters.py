@@ -161,9 +161,9 @@ log = logging.getLogger(__name__)
 
 # Number of the first letters in the queue that are searched for given ids or reasons.
 SEARCHED = 10_000
-# The first letters in the queue, of which ``show`` returns the oldest: their order is not that of
-# their deaths, because a look or an interrupted requeue may put letters behind others. Fewer if
-# they have more bytes than that.
+# Number of the first letters in the queue from which ``show`` returns the oldest: a letter's place
+# does not follow its time of death, because a look or an interrupted requeue may put letters behind
+# others. Fewer if they exceed the number of bytes.
 SORTED = 1_000
 _SORTED_BYTES = 64 << 20
 _TEXT_CHARACTERS = 2_000

@@ -244,7 +244,7 @@ def _plain(type_: str) -> pa.DataType | None:
 # Raised by Arrow and by us for a value that does not fit its column.
 UNFIT = (pa.ArrowException, *MISFITS)
 
-# Types of which Arrow accepts every value, or every value within the column's bits.
+# Python type of a column: Arrow accepts all of its values, or all within the column's bits.
 _PYTHON: dict[pa.DataType, type] = {
     pa.string(): str,
     pa.binary(): bytes,

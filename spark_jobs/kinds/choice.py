@@ -14,9 +14,15 @@ from tiercel.spark_jobs.kinds.calling import Calls
 from tiercel.spark_jobs.kinds.ordered import CallsAgain, CallsInOrder, InOrder
 from tiercel.spark_jobs.kinds.plain import BASIC, RICH, STATEFUL
 from tiercel.spark_jobs.kinds.retries import TaskRetries
-from tiercel.spark_jobs.kinds.task_order import OrderedBacklog, OrderGate, ReadyBacklog, TaskOrder
-from tiercel.spark_jobs.kinds.task_windows import TaskWindows
-from tiercel.spark_jobs.kinds.windowed import Windows
+from tiercel.spark_jobs.kinds.task_order import (
+    OrderedBacklog,
+    OrderGate,
+    ReadyBacklog,
+    TaskOrder,
+    policy_of,
+)
+from tiercel.spark_jobs.kinds.windows.kind import Windows
+from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt, Plain
 from tiercel.spark_jobs.running.kind import BoltKind
@@ -34,7 +40,7 @@ def attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
     spec = around.topology.bolts[around.topology.component_of(task)]
     windowing = windowing_of(around.topology, around.topology.component_of(task))
     if windowing is not None:
-        windows = TaskWindows(around, task, windowing)
+        windows = TaskWindows(around, task, windowing, policy_of(around.topology))
         return Attempt(around, task, stop, partial(Windows, order=windows), windows)
     has_calls = concurrency_of(spec) is not None
     retry = spec.retry

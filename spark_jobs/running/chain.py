@@ -351,7 +351,7 @@ def _chunk(source: Step, departure: Departure) -> Chunk:
 
 
 def _add(source: Step, step: Step, done: Done) -> None:
-    """Add the effects of an inner step to those of the step that it is within."""
+    """Add the effects of an inner step to the step around it."""
     if source.beyond is None:
         return
     effects = Beyond() if step.beyond is None else step.beyond

@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tiercel.queues.nouns import counted
+
 _LOOK_S = 0.1
 # Executors register one after the other: seconds apart when an application begins, because their
 # machines start JVMs, and within a second when some come back.
 FIRST_STEADY_S = 3.0
 STEADY_S = 1.0
 _LONGEST_S = 10.0
+_FIRST_S = 1.0
 _READY = "tiercel-can-run"
 # Libraries that cannot travel in an archive.
 _LIBRARIES = ("numpy", "pyarrow", "redis", "pika", "pyspark")
@@ -61,6 +64,14 @@ _LAST_WORDS = re.compile(r"^\s*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 _LONGEST_REASON = 300
 # Newest attempts that are looked at.
 _NEWEST = 50
+# Where an operator finds why no executor comes, or why each ends as it starts; by Spark's master.
+_WHO_KNOWS = {
+    "k8s://": "; if pods come and go, their logs say why (kubectl logs -l spark-role=executor), "
+    "else kubectl get pods and kubectl get events",
+    "yarn": "; the page of YARN's ResourceManager says what the application waits for",
+    "spark://": "; the page of Spark's master says which workers have a free core and enough "
+    "memory, and the folder work of a worker has the output of its executors",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,32 +115,38 @@ class Readiness:
     slots: int
     # Slots of executors that cannot.
     unfit: int = 0
-    # One line that names an unfit executor and says what to do; empty if there is none.
+    # No executor has a free slot.
+    absent: bool = False
+    # One line that says why slots are missing, and what to do; empty if none is.
     trouble: str = ""
 
 
-def steady_slots(
+def steady_slots(  # noqa: PLR0913, PLR0917 - a clock for tests
     count: Callable[[], int],
     wanted: int,
     steady_s: float,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
+    spent_s: float = 0.0,
 ) -> int:
-    """Return the slots of executors once there are ``wanted``, or no more come for ``steady_s``.
+    """Return the slots of executors once there are ``wanted``, or no more come for ``steady_s``,
+    of which ``spent_s`` have passed.
 
-    Waits at most ten seconds. Returns at least 1: a run whose tasks find no slot is noticed and
-    restarted. Call it before a run begins, because the run's tasks take the free slots.
+    Waits at most ten seconds, and one second for the first executor; 0 if there is none. Call it
+    before a run begins, because the run's tasks take the free slots.
     """
-    end = clock() + _LONGEST_S
+    began = clock()
     slots = count()
-    steady_at = clock() + steady_s
-    while slots < wanted and clock() < end and (not slots or clock() < steady_at):
+    steady_at = clock() + steady_s - spent_s
+    while slots < wanted and clock() < (steady_at if slots else began + _FIRST_S):
+        if clock() >= began + _LONGEST_S:
+            break
         wait(_LOOK_S)
         found = count()
         if found != slots:
             slots = found
             steady_at = clock() + steady_s
-    return max(1, slots)
+    return slots
 
 
 def readiness_of(answers: Sequence[str], python: str) -> Readiness:
@@ -156,6 +173,26 @@ def trouble_of(faults: set[UnfitExecutor], python: str) -> str:
         f"{first.said(python)[:_LONGEST_REASON]}{more}; set PYSPARK_PYTHON to a Python that has "
         "tiercel's dependencies on each executor, of the driver's version"
     )
+
+
+def absence_of(executors: int, ended: str, master: str) -> str:
+    """Describe in one line why no executor has a free slot.
+
+    ``ended`` is the reason of Spark for the end of the last executor; empty if none has ended.
+
+    >>> absence_of(2, "", "spark://m:7077")
+    'no slot is free on 2 executors: they have tasks of an earlier run, or do not start Python'
+    >>> absence_of(0, "", "local-cluster[1,1,1024]")
+    'Spark has no executor'
+    """
+    if executors:
+        return (
+            f"no slot is free on {counted(executors, 'executor')}: they have tasks of an earlier "
+            "run, or do not start Python"
+        )
+    last = f", the last one ended: {' '.join(ended.split())[:_LONGEST_REASON]}" if ended else ""
+    kind = next((kind for kind in _WHO_KNOWS if master.startswith(kind)), "")
+    return f"Spark has no executor{last}{_WHO_KNOWS.get(kind, '')}"
 
 
 def this_machine(python: str, slots: int) -> Readiness:

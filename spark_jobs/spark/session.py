@@ -34,6 +34,7 @@ from tiercel.spark_jobs.spark.executors import (
     Asking,
     Executor,
     Readiness,
+    absence_of,
     steady_slots,
     this_machine,
 )
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 _ARCHIVE = "tiercel.zip"
 _LOOK_S = 0.1
 _HELD_WITHIN_S = 5.0
+# A second each.
+_FIRST_LOOKS = 10
 _ENDS_WITHIN_S = 1.0
 _FIRST_HOLD_S = 2.0
 _LONGEST_HOLD_S = 30.0
@@ -67,6 +70,7 @@ class SparkUnit:
         """
         check_versions()
         self._local = is_local(master)
+        self._master = master
         settings = settings_of(application, master, options, reading_options())
         try:
             self.context = _started(settings)
@@ -132,19 +136,28 @@ class SparkUnit:
     def ready(self, wanted: int) -> Readiness:
         """Return how many Spark tasks can run at once, while none runs.
 
-        On a cluster it waits some seconds for executors with ``wanted`` slots, and checks that
-        Python starts on each. Executors on which it does not start are kept busy until it does, so
-        that Spark gives them no tasks.
+        On a cluster it waits some seconds for executors with ``wanted`` slots, a second for the
+        first one, and checks that Python starts on each. Executors on which it does not start are
+        kept busy until it does, so that Spark gives them no tasks.
         """
         python = str(self.context.pythonExec)
         if self._local:
             return this_machine(python, int(self.context.defaultParallelism))
-        slots = steady_slots(self._free, wanted, self._steady_s)
-        self._steady_s = STEADY_S
-        if not self._free():
-            return Readiness(slots=slots)
+        first = steady_slots(self._free, 1, 0.0)
+        if not first:
+            trouble = absence_of(len(self.executors()), self._last_end(), self._master)
+            return Readiness(slots=0, absent=True, trouble=trouble)
         asking = Asking(self.context)
-        found = asking.answers(slots)
+        began = time.monotonic()
+        found = asking.answers(first)
+        slots = steady_slots(
+            # Spark notices the end of the answers a little later.
+            lambda: max(first, self._free()), wanted, self._steady_s,
+            spent_s=time.monotonic() - began,
+        )  # fmt: skip
+        self._steady_s = STEADY_S
+        if slots > first:
+            found = asking.answers(slots)
         if found.slots and found.unfit:
             self._unfit_held.set()  # the new thread checks all executors
             self._unfit_held = threading.Event()
@@ -216,8 +229,7 @@ class SparkUnit:
 
     def executors(self) -> list[Executor]:
         """Return the live executors of a cluster."""
-        jvm: Any = self.context._jsc.sc()  # noqa: SLF001 - the only way to Spark's own list
-        found = jvm.statusStore().executorList(True).iterator()  # live executors only
+        found = self._executor_list.executorList(True).iterator()  # live executors only
         staying = set(self.staying.split(","))
         executors = []
         while found.hasNext():
@@ -230,6 +242,27 @@ class SparkUnit:
                     Executor(id=id_, slots=slots, running=running, leaving=leaving, host=host)
                 )
         return executors
+
+    def end_of(self, executor: str) -> str:
+        """Return Spark's reason for the end of an executor; empty if it knows none."""
+        with suppress(Exception):  # Spark has not noted it yet, or ends itself
+            one = self._executor_list.executorSummary(executor)
+            return str(one.removeReason().get()) if one.removeReason().isDefined() else ""
+        return ""
+
+    def _last_end(self) -> str:
+        """Return why the executor that came last has ended; empty if none has."""
+        found = self._executor_list.executorList(False).iterator()
+        ids = []
+        while found.hasNext():
+            one = found.next()
+            if not one.isActive():
+                ids.append(str(one.id()))
+        return self.end_of(max(ids, key=int)) if ids else ""
+
+    @property
+    def _executor_list(self) -> Any:
+        return self.context._jsc.sc().statusStore()  # noqa: SLF001 - the only way to Spark's own list
 
     def send_away(self, executor: str) -> None:
         """Have Spark start nothing more on an executor. Its tasks go on; repeats change nothing.
@@ -263,7 +296,9 @@ class SparkUnit:
         begins; YARN and Kubernetes begin with ``spark.executor.instances``.
         """
         self.ask_for(executors)
-        steady_slots(lambda: len(self.executors()), sys.maxsize, self._steady_s)
+        for _ in range(_FIRST_LOOKS):
+            if steady_slots(lambda: len(self.executors()), sys.maxsize, self._steady_s):
+                break
         self._steady_s = STEADY_S
         found = [one.id for one in self.executors()]
         surplus = sorted(found, key=lambda id_: (len(id_), id_))[executors:]

@@ -282,6 +282,14 @@ def takes_extra_tasks(topology: Topology, bolt: str) -> bool:
     )
 
 
+def spreads_by_run(topology: Topology) -> bool:
+    """Return True if a bolt has several tasks, and only a new run spreads them over executors."""
+    return any(
+        spec.parallelism > 1 and not takes_extra_tasks(topology, bolt)
+        for bolt, spec in topology.bolts.items()
+    )
+
+
 def extra_hosts(
     topology: Topology, hosts: Sequence[Sequence[int]], first: int, count: int
 ) -> list[tuple[int, ...]]:

@@ -113,7 +113,13 @@ def _check_kind(id_: str, bolt: WindowedBolt, spec: BoltSpec) -> None:
         raise TopologyError(
             f"bolt {id_!r} is both WindowedBolt and {others[0]}: derive it from one of them"
         )
-    if not isinstance(getattr(bolt, "window", None), (Sliding, Session)):
+    window = getattr(bolt, "window", None)
+    if window is not None and not isinstance(window, (Sliding, Session)):
+        raise TopologyError(
+            f"bolt {id_!r}: window = {window!r:.60} is no window: write tumbling(…), "
+            "Sliding(…, …) or Session(…), such as window = tumbling(timedelta(minutes=1))"
+        )
+    if window is None:
         raise TopologyError(
             f"bolt {id_!r} is a WindowedBolt without a window: set one, such as "
             "window = tumbling(timedelta(minutes=1))"

@@ -1,6 +1,6 @@
-"""A topology whose bolts misbehave, each in a way of its own, while a file orders it.
+"""A topology whose bolts misbehave, each in its own way, while a file orders it.
 
-Messages say which bolt they concern: see ``KINDS``.
+Messages say which bolt they are for: see ``KINDS``.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from tiercel import (
 
 NAME = "alarmed"
 QUEUE = "alarmed"
-# Names the folder of the orders.
+# Variable that names the folder of the orders.
 FOLDER = "TIERCEL_TEST_ALARMED"
 BROKEN = "broken"
 TIMEOUT_S = 10
-# Longer than half of the timeout, the target of the latency.
+# Longer than half of the timeout, which is the target for the latency.
 SLOW_S = 6.0
 # A call that outlives the timeout of its message.
 LONG_S = 25.0
 CRAWL_S = 0.5
-# How many messages of each kind come per second while bolts are broken.
+# Messages per second of each kind while bolts are broken.
 KINDS = {"good": 20, "raise": 20, "hold": 2, "slow": 3, "long": 1, "crawl": 40, "reject": 1}
 STREAMS = dict.fromkeys(("good", "hold", "slow", "long", "crawl"), "number long")
 
@@ -49,7 +49,7 @@ def lasts(seconds: float) -> None:
 
 
 class Parted(BasicBolt):
-    """Sends each kind on a stream of its own, and fails what others only fail later."""
+    """Sends each kind on its own stream, and fails at once the kind that other bolts fail later."""
 
     output_streams = STREAMS
 
@@ -91,7 +91,7 @@ class Count(StatefulBolt):
 
 
 def topology():
-    """In back-off a message stays for longer than a scaled alert waits."""
+    """A message stays in back-off for longer than a scaled alert waits."""
     settings = Config(
         message_timeout_secs=TIMEOUT_S, max_spout_pending=2_000, shutdown_grace_secs=2
     )

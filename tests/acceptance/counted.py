@@ -1,6 +1,4 @@
-"""Words counted in a state, by tasks that are killed, when ordered to, between their
-commit and their end.
-"""
+"""Words counted in a state by tasks that are killed, on order, after their commit."""
 
 import os
 import signal
@@ -14,8 +12,8 @@ from tiercel.spark_jobs.state.redis_shard import StateKeys
 
 NAME = "counted"
 QUEUE = "counted"
-# Names a folder: the file ``kill`` in it is an order, ``repeated-…`` says that a task
-# met its own commit.
+# Variable that names a folder: the file ``kill`` in it is an order, ``repeated-…`` says that a task
+# found its own commit.
 FOLDER = "TIERCEL_TEST_ORDERS"
 
 

@@ -1,5 +1,5 @@
-"""A join of two queues: each message of one waits, held, for the message of the other with
-the same number.
+"""A join of two queues: each message is held until the message of the other queue with its number
+arrives.
 """
 
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from tiercel import BasicBolt, Bolt, Config, QueueSpout, TopologyBuilder
 
 NAME = "joined"
-# Names the folder of the effects.
+# Variable that names the folder of the effects.
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 
 
@@ -22,8 +22,8 @@ class Join(Bolt):
     def execute(self, tup, collector):
         waiting = self.waiting.pop(tup["number"], None)
         if waiting is None or waiting.source_component == tup.source_component:
-            # A message that came twice: the newer one can still be acked, the older one was given
-            # up by its spout.
+            # A message came twice: the newer tuple can still be acked, but the spout has given up
+            # the older one.
             self.waiting[tup["number"]] = tup
             return
         left, right = sorted([waiting, tup], key=lambda side: side.source_component)
@@ -49,8 +49,8 @@ class Record(BasicBolt):
 
 
 def topology():
-    # The bolt holds all messages of one side before it can ack any: no bound can find
-    # that out by itself.
+    # The bolt holds all messages of one side before it can ack any, so the bound cannot adapt by
+    # itself.
     builder = TopologyBuilder(
         NAME, Config(message_timeout_secs=60, shutdown_grace_secs=2, max_spout_pending=1_000)
     )

@@ -1,4 +1,4 @@
-"""Topologies that carry whole bodies through two bolts, and that make many rows of one message."""
+"""Topologies that carry whole bodies through two bolts, or turn one message into many rows."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ def topology():
 
 
 class Explode(BasicBolt):
-    """Emits as many rows as the message says."""
+    """Emits the number of rows given in the message."""
 
     output_fields = "name string, rows int, row binary"
 
@@ -44,7 +44,7 @@ class Explode(BasicBolt):
 
 
 class Gather(BasicBolt):
-    """Leaves a file when all rows of a message are there."""
+    """Writes a file once all rows of a message have arrived."""
 
     def prepare(self, config, context):
         self.rows = {}

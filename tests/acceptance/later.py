@@ -1,4 +1,4 @@
-"""Work that waits: a bolt that wants each number later, once, and one whose calls last longer than
+"""Waiting work: a bolt that wants each number later, once, and one whose calls last longer than
 messages live.
 """
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from tiercel import BasicBolt, Config, QueueSpout, RetryLater, TopologyBuilder
 
 QUEUE = "later"
-# Names a folder: a file per number, one line per call.
+# Variable that names a folder with a file per number, one line per call.
 FOLDER = "TIERCEL_TEST_LATER"
 SECONDS = 3.0
 TIMEOUT_S = 5.0
-# The call that lasts; the other numbers take no time.
+# The number with a long call; the others take no time.
 LONG = 1
 LONG_S = 3 * TIMEOUT_S
 

@@ -1,4 +1,4 @@
-"""Numbers of two queues that are written down, each by its own bolt, one line per tuple."""
+"""Numbers of two queues, each recorded by its own bolt, one line per tuple."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 NAME = "paused"
 QUEUE = "paused"
 BESIDE = "beside"
-# Names the folder of what was written down: one file per process, a line per tuple.
+# Variable that names the folder of the records: one file per process, a line per tuple.
 FOLDER = "TIERCEL_TEST_PAUSED"
 TIMEOUT_S = 5
 

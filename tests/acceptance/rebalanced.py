@@ -11,6 +11,8 @@ NAME = "rebalanced"
 QUEUE = "rebalanced"
 # Names the folder of what was written down: one file per process, a line per tuple.
 FOLDER = "TIERCEL_TEST_REBALANCED"
+# Names the seconds of a long message.
+LONG = "TIERCEL_TEST_LONG_S"
 
 
 class Work(BasicBolt):
@@ -62,12 +64,16 @@ class Wait(BasicBolt):
         collector.emit([tup["number"], os.environ["TMPDIR"]])
 
 
+# Messages of this number and above are short.
+SHORT_FROM = 100
+
+
 class Long(BasicBolt):
     """Writes down the number and the place when it begins, and when it ends."""
 
     def execute(self, tup, collector):
         self.write("begins", tup["number"])
-        threading.Event().wait(10)
+        threading.Event().wait(float(os.environ[LONG]) if tup["number"] < SHORT_FROM else 0.2)
         self.write("ends", tup["number"])
 
     def write(self, doing, number):
@@ -102,10 +108,10 @@ def joined():
 
 
 def long():
-    """Messages of ten seconds."""
+    """Long messages, and short ones."""
     builder = TopologyBuilder(NAME, Config(message_timeout_secs=300, shutdown_grace_secs=5))
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", format="json"))
-    builder.set_bolt("long", Long(), parallelism=2).shuffle_grouping("numbers")
+    builder.set_bolt("long", Long(), parallelism=6).shuffle_grouping("numbers")
     return builder.build()
 
 

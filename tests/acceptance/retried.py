@@ -1,4 +1,4 @@
-"""Numbers of which every third fails at first: their bolt's task executes them again."""
+"""Numbers of which every third fails at first, and is retried by its bolt's task."""
 
 import os
 import time
@@ -7,13 +7,13 @@ from pathlib import Path
 from tiercel import BasicBolt, Config, QueueSpout, Retry, TopologyBuilder
 
 QUEUE = "retried"
-# Names a folder: a file per number and bolt, one line per call: time and process.
+# Variable that names a folder with a file per number and bolt, one line per call: time and process.
 FOLDER = "TIERCEL_TEST_RETRIED"
 WAIT_S = 12.0
 
 
 def note(bolt: str, number: int) -> int:
-    """Note a call; return how many there were."""
+    """Record a call; return the number of calls."""
     file = Path(os.environ[FOLDER]) / f"{bolt}-{number}"
     with file.open("a") as calls:
         calls.write(f"{time.time()} {os.getpid()}\n")
@@ -44,5 +44,5 @@ def topology(timeout_s=30.0):
 
 
 def short_lived():
-    """The topology with messages that live shorter than their tuples wait."""
+    """The topology with messages that time out before their tuples are retried."""
     return topology(WAIT_S / 2)

@@ -1,7 +1,7 @@
-"""Each alert is raised by really breaking the thing that it is about, and none by work as usual.
+"""Each alert is raised by a real fault of its kind, and no alert is raised by normal work.
 
 A real Prometheus scrapes a real monitor, with all durations of the rules divided by sixty. One
-topology is broken and mended again and again, in the order of this file.
+topology is broken and mended over and over, in the order of this file.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from tiercel.workers.processes import Child
 pytestmark = pytest.mark.timeout(900)
 
 TOPOLOGY = "tests.acceptance.alarmed:topology"
-# An alert is raised this many seconds after its condition has held for long enough.
+# An alert is raised within this many seconds after its condition has held for long enough.
 WITHIN_S = 60
-# The monitor finds that nothing is acked from counts of sixty to ninety seconds.
+# The monitor needs counts of sixty to ninety seconds to see that nothing is acked.
 FOUND_S = {"TiercelNothingAcked": 90}
 SETTLES_S = 90
-# Longer than the rules look back for most conditions, and than ``acked`` does.
+# Longer than most rules look back, and than ``acked`` does.
 CALM_S = 6
-# Prometheus looks once per second.
+# Prometheus evaluates once per second.
 ASKED_EVERY_S = 0.3
-# No rule waits and looks back for longer, together.
+# No rule's wait and look-back together are longer.
 HEALTHY_S = 35 * 60
 
 
@@ -80,7 +80,7 @@ class Feed:
             last = now
             bodies = [(kind, number) for kind in due for number in range(int(due[kind]))]
             due = {kind: count % 1 for kind, count in due.items()}
-            # A broker that is away or blocks is part of the tests.
+            # In some tests the broker is down or blocks.
             try:
                 self._publish(bodies)
             except QueuesError:
@@ -115,7 +115,7 @@ class Alarmed(Entered):
         environment = exits.enter_context(pytest.MonkeyPatch.context())
         environment.setenv(alarmed.FOLDER, str(self._folder))
         environment.setenv("PYSPARK_PYTHON", str(self.python.path))
-        # A stack of its own is enough; the processes find this checkout.
+        # A separate stack is enough; the processes find this checkout.
         environment.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
         self._settings = Settings.load(master="local[2]").with_services(
             self.rabbitmq.url, self.redis.url, self.rabbitmq.management_url
@@ -140,7 +140,7 @@ class Alarmed(Entered):
         self._parts[name] = child
 
     def stop(self, name: str, grace_s: float = 30) -> None:
-        """End it as an operator does, or without a grace."""
+        """Stop the process as an operator does, or kill it without grace."""
         self._parts.pop(name).stop(timedelta(seconds=grace_s))
 
     def pid(self, name: str) -> int:
@@ -174,7 +174,7 @@ class Alarmed(Entered):
             order.unlink()
 
     def settles(self) -> None:
-        """Wait until messages are acked and the condition of no alert holds, for some seconds."""
+        """Wait until messages are acked and no alert's condition holds, for some seconds."""
         ill_at = time.monotonic()
         give_up = ill_at + SETTLES_S
         while (now := time.monotonic()) < ill_at + CALM_S:
@@ -185,7 +185,7 @@ class Alarmed(Entered):
             time.sleep(ASKED_EVERY_S)
 
     def raises(self, *alerts: str) -> None:
-        """Wait until all of these fire, each within its time from now on."""
+        """Wait until all of these alerts fire, each within its time."""
         began = time.monotonic()
         left = set(alerts)
         while left:
@@ -225,7 +225,7 @@ def alerts(stack):
 
 
 def test_half_an_hour_of_health_raises_none(stack, alerts):
-    """Half a minute of it, in which the rules see half an hour."""
+    """The test takes half a minute, which is half an hour for the rules."""
     began = time.monotonic()
     healthy_s = HEALTHY_S // QUICKER
     while time.monotonic() < began + healthy_s:
@@ -257,7 +257,7 @@ def killed_and_started(stack):
     stack.tiercel("kill", alarmed.NAME)
     wait_until(lambda: stack.ended("driver") and stack.ended("spout"), 60, "the end")
     wait_until(lambda: not stack.prometheus.pending(), 20, "nothing to be wrong")
-    # Longer than the alert about it waits.
+    # Longer than the wait of its alert.
     for _ in range(4):
         assert not stack.prometheus.firing()
         time.sleep(1)
@@ -267,7 +267,7 @@ def killed_and_started(stack):
 
 @pytest.mark.parametrize("change", [rebalanced, deactivated, restarted, killed_and_started])
 def test_an_orderly_change_raises_none(stack, alerts, change):
-    """The condition of an alert may hold for a moment, for less than its rule says."""
+    """The condition of an alert may hold for a moment, shorter than its rule allows."""
     began = time.monotonic()
     change(stack)
     stack.settles()
@@ -306,7 +306,7 @@ def test_a_bolt_that_stays_paused(stack, alerts):
 
 
 def test_two_topologies_on_one_queue_and_data_of_another_version(stack, alerts):
-    """A second topology reads the same queue; then it cannot be read in Redis."""
+    """A second topology reads the same queue; then it becomes unreadable in Redis."""
     another = word_count()
     with closing(Registry(stack.redis.url)) as registry:
         registry.announce(another)

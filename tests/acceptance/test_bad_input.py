@@ -1,5 +1,5 @@
-"""Whatever a user gets wrong: one line that says what to do, exit code 2, no
-traceback, no password.
+"""Each mistake of a user gives one line that says what to do, exit code 2, no traceback and no
+password.
 """
 
 import os
@@ -60,9 +60,9 @@ number = 7
 
 @pytest.fixture
 def tiercel(tmp_path):
-    """Runs the command in a folder with the topologies above.
+    """Return a function that runs the command in a folder with the topologies above.
 
-    Returns its exit code and what it wrote to stderr.
+    It returns the exit code and stderr.
     """
     (tmp_path / "topologies.py").write_text(TOPOLOGIES)
 
@@ -135,7 +135,7 @@ def test_a_topology_that_cannot_run(tiercel, name, said):
     ids=" ".join,
 )
 def test_an_address_that_is_wrong_or_missing(tiercel, arguments, said, tmp_path):
-    # No private servers of another run shall be found.
+    # Keep the command from finding private servers of another run.
     assert_refused(tiercel(*arguments, XDG_RUNTIME_DIR=str(tmp_path)), said)
 
 

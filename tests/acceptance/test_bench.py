@@ -1,4 +1,4 @@
-"""The benchmark in small: the same processes and servers, a few thousand messages."""
+"""The benchmark at small scale: the same processes and servers, a few thousand messages."""
 
 import pytest
 import redis
@@ -48,7 +48,8 @@ def test_a_consumer_without_a_framework_empties_its_queue(settings, what):
 def test_the_start_and_the_idle_processes_are_measured(settings):
     found = measure_standby(settings, 2.0)
     assert found.first_ack_s > 0
-    # In two seconds an idle process may use less than its clock can tell; not all of them do.
+    # In two seconds an idle process may use less CPU than its clock can resolve, but not all of
+    # them.
     assert found.idle_cpu_percent
     assert found.idle_percent == pytest.approx(sum(found.idle_cpu_percent.values()))
 
@@ -66,7 +67,7 @@ def test_slow_work_is_executed_once_and_once_more_where_it_raised(settings, rais
     assert found.raised == (4 if raising else 0)
     assert found.wall_s > 80 * 0.05 / 4
     assert found.ratio == pytest.approx(found.wall_s * 4 / (0.05 * (80 + found.raised)))
-    # The busiest of four has a quarter at least, and no task is faster than its work.
+    # The busiest of four does at least a quarter, and no task is faster than its work.
     assert 80 / 4 <= found.busiest <= 80 + found.raised
 
 

@@ -1,6 +1,4 @@
-"""A user's own bug, found from the log and from ``tiercel errors`` alone; and the bolts' own
-logging.
-"""
+"""A user's own bug, found with only the log and ``tiercel errors``; and logging by bolts."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def tiercel(folder: Path, *arguments: str) -> str:
-    """The output of a command that must succeed."""
+    """Return the output of a command that must succeed."""
     finished = subprocess.run(
         [sys.executable, "-m", "tiercel", *arguments],
         cwd=folder,

@@ -1,9 +1,9 @@
 """The compose file for real: up, publish, count, scale, kill, down.
 
-Nothing lost, nothing left behind.
+Nothing is lost, and nothing is left behind.
 
-Needs a Docker engine. Where there is none and none can be started these tests are left out, and in
-CI that is a failure.
+The tests need a Docker engine. If there is none and none can be started, they are skipped, except
+in CI, where they fail.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ NETWORKS_OF = {
     "prometheus": {"monitoring"},
 }
 
-# Two files: what the topology's own module imports, even late, must reach the executors too.
+# Two files, because modules that the topology's own module imports, even late, must reach the
+# executors too.
 TOPOLOGY = """
 from tiercel import BasicBolt, Config, QueueSpout, StatefulBolt, TopologyBuilder
 
@@ -96,7 +97,7 @@ def client():
 
 @pytest.fixture(scope="module")
 def images(client) -> dict[str, str]:
-    """The variables of the compose file that name images."""
+    """Return the variables of the compose file that name images."""
     image, base = build_image(client)
     servers = {"RABBITMQ_IMAGE": "rabbitmq:4.3", "REDIS_IMAGE": "redis:8.0"}
     found = {variable: image_of(client, server_named(name)) for variable, name in servers.items()}
@@ -104,7 +105,7 @@ def images(client) -> dict[str, str]:
 
 
 def counts(stack: Stack, topology: str, bolt: str) -> Counter:
-    """Return what the bolt's state holds."""
+    """Return the counts in the bolt's state."""
     redis = connect(stack.redis_url)
     entries = redis.hgetall(f"tiercel:{{{topology}:0}}:state:{bolt}")
     redis.close()
@@ -123,8 +124,8 @@ def publish(stack: Stack, queue: str, lines) -> None:
 
 
 def wait_until_acked(stack: Stack, topology: str, spout: str, total: int) -> None:
-    """So many messages, with no fault: a worker that is killed takes its last second
-    of counts along.
+    """Wait for this many acked messages, with no fault: a killed worker loses its last second of
+    counts.
     """
     wait_until(
         lambda: totals(stack, topology, spout)["acked"] == total, 600, f"{total} acked messages"
@@ -132,9 +133,9 @@ def wait_until_acked(stack: Stack, topology: str, spout: str, total: int) -> Non
 
 
 def wait_until_nothing_is_left(stack: Stack, queue: str) -> None:
-    """Nothing waits, in flight, or dead.
+    """Wait until no message waits, is in flight, or is dead.
 
-    The broker's figures are some seconds old: see first that the work was done.
+    The broker's figures are some seconds old, so check first that the work was done.
     """
 
     def left() -> dict[str, int]:
@@ -144,7 +145,7 @@ def wait_until_nothing_is_left(stack: Stack, queue: str) -> None:
             name: on_broker[name] for name in ("ready", "unacked", "delayed", "dead_lettered")
         }
 
-    # What a worker that was killed had registered the ledger forgets after four message timeouts.
+    # The ledger forgets a killed worker's registrations after four message timeouts.
     wait_until(lambda: not any(left().values()), 400, f"an empty {queue}")
 
 
@@ -163,7 +164,7 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
     }
     with Stack(client, "docker compose", **images, **settings) as stack:
         stack.compose("--profile", "metrics", "config", "--quiet")
-        # what people do; here it finds all layers built
+        # as users run it; here all layers are already built
         stack.compose("build", "driver", timeout=600)
         stack.up()
         stack.wait_until_healthy()
@@ -304,7 +305,9 @@ def assert_each_part_is_in_its_own_networks_only(stack: Stack) -> None:
 
 
 def assert_strangers_are_refused(stack: Stack) -> None:
-    """Spark asks the host's users for the secret, and the monitor's RabbitMQ user may only look."""
+    """Check that Spark asks the host's users for the secret, and that the monitor's RabbitMQ user
+    may only read.
+    """
     masters = stack.containers("spark-master")[0].attrs["NetworkSettings"]["Networks"].values()
     for service in ("driver", "spark-worker"):
         networks = stack.containers(service)[0].attrs["NetworkSettings"]["Networks"].values()
@@ -332,7 +335,7 @@ def assert_strangers_are_refused(stack: Stack) -> None:
 
 
 def ports_inside(stack: Stack, service: str) -> set[int]:
-    """The TCP ports on which the service's first container listens."""
+    """Return the TCP ports on which the service's first container listens."""
     table = (
         stack.containers(service)[0]
         .exec_run(["sh", "-c", "cat /proc/net/tcp /proc/net/tcp6"])
@@ -364,7 +367,7 @@ def restarts(container) -> int:
 
 
 def scraped(stack: Stack) -> set[str]:
-    """The topologies that Prometheus knows."""
+    """Return the topologies known to Prometheus."""
     try:
         found = asked(stack, "PROMETHEUS_PORT", "/api/v1/query?query=tiercel_topology_active")
     except OSError:
@@ -373,7 +376,7 @@ def scraped(stack: Stack) -> set[str]:
 
 
 def spark(stack: Stack) -> dict:
-    """Return what Spark's master reports."""
+    """Return the report of Spark's master."""
     return asked(stack, "SPARK_UI_PORT", "/json/")
 
 

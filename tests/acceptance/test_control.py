@@ -1,5 +1,5 @@
-"""Ticks without a message, and a topology that is deactivated, activated, killed and run again, as
-a user types it.
+"""Ticks without messages, and a topology that is deactivated, activated, killed and run again, with
+a user's commands.
 """
 
 import json
@@ -86,7 +86,7 @@ class Stage:
         put(self.services.amqp_url, self.name, *lines)
 
     def depth(self):
-        """(ready, unacked)"""
+        """Return (ready, unacked)."""
         [found] = depths(self.services.amqp_url, [self.name], self.services.management_url)
         return found.ready, found.unacked
 

@@ -1,4 +1,4 @@
-"""Queues by way of Spark Connect, whose client has no JVM."""
+"""Queues through Spark Connect, whose client has no JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.data_frames import new_queue
 
 pytestmark = pytest.mark.timeout(300)
 
-# A process of its own: a server with a classic session cannot have sessions of Connect too.
+# A separate process, because a server with a classic session cannot serve Connect too.
 _CLIENT = """
 import sys
 import time
@@ -60,11 +60,11 @@ def test_a_client_of_spark_connect_reads_fails_and_writes(amqp_url, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "looked at 3" in done.stdout
-    # The listener's word of the commit came too, though the next trigger is an hour away.
+    # The listener's report of the commit arrived, though the next trigger is an hour away.
     assert [ready(amqp_url, name) for name in (queue, f"{queue}.dead", copies)] == [0, 1, 2]
 
 
-# The query goes on if the program does not stop it: it is the server's.
+# The query belongs to the server, so it goes on unless the program stops it.
 _PROGRAM = """
 import concurrent.futures.thread
 import contextlib

@@ -1,4 +1,4 @@
-"""The notebook-like example runs as its user types it, where no client of Redis is installed."""
+"""The notebook-like example runs with the user's command, without a Redis client installed."""
 
 from __future__ import annotations
 

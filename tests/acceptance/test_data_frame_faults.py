@@ -1,4 +1,4 @@
-"""Nothing is lost when a process of a query, or the broker, is killed; and little is repeated."""
+"""Nothing is lost, and little is repeated, when a process of a query or the broker is killed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_driver_that_is_killed_loses_nothing_and_repeats_what_was_not_committe
     running.start()
     wait_until(lambda: len(running.written()) == count, 240, running.log[-2000:])
     wait_until(lambda: ready(amqp_url, queue) == 0, 30)
-    # At most what was under way at each kill: a batch, and one whose ack was not sent yet.
+    # At most the work under way at each kill: a batch, and one whose ack was not sent yet.
     assert running.written().total() - count <= 2 * 2 * running.batch
 
 
@@ -133,11 +133,11 @@ def test_a_broker_that_is_killed_is_waited_for(rabbitmq, rows):
     broker.kill()
     broker.start()
     numbers = range(500, 600)
-    # Its queue has no leader yet, and takes nothing for a moment.
+    # The queue has no leader yet, and refuses messages for a moment.
     with Publisher(broker.url, timedelta(seconds=60)) as publisher:
         publisher.publish(queue, [b"%d" % number for number in numbers])
     wait_until(lambda: len(set(found.all)) == 600, 90)
-    # The last of them were found, and their batch is not committed before its function ends.
+    # The last messages have been seen, but their batch is committed only after its function ends.
     query.processAllAvailable()
     query.stop()
     wait_until(lambda: ready(broker.url, queue) == 0, 10)

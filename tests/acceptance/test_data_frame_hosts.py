@@ -1,4 +1,4 @@
-"""Executors of a cluster read a queue though they are on other hosts than its reader."""
+"""Executors of a cluster read a queue from other hosts than its reader's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def spark(cluster):
 
 
 class Found:
-    """Each message that came, and the hosts that its batches passed, by batch."""
+    """Messages by batch, and the hosts that each batch passed."""
 
     def __init__(self):
         self.bodies = Counter()
@@ -61,7 +61,9 @@ class Found:
 
 
 def test_executors_on_other_hosts_read_and_one_that_dies_loses_nothing(spark, amqp_url, cluster):
-    """``partitions`` spreads a queue over them; they need no way to the reader or its files."""
+    """``partitions`` spreads a queue over the executors, which need no access to the reader or its
+    files.
+    """
     queue = new_queue(amqp_url, unique(), *[b"%d" % number for number in range(MESSAGES)])
     rows = spark.readStream.format("rabbitmq").options(url=amqp_url, queue=queue)
     rows = rows.options(partitions="4", maxMessagesPerTrigger="40").load()

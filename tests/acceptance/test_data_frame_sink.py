@@ -28,7 +28,7 @@ def queue(amqp_url):
 
 @pytest.fixture
 def exchange(amqp_url, queue):
-    """An exchange from which the routing key ``new`` leads to the queue."""
+    """An exchange that routes the key ``new`` to the queue."""
     name = unique("exchange")
     with plain_channel(amqp_url) as channel:
         channel.exchange_declare(name, "direct")
@@ -45,7 +45,7 @@ def write(amqp_url):
 
 
 def messages(amqp_url, queue):
-    """All messages with their properties, taken out."""
+    """Take all messages from the queue, with their properties."""
     found = []
     with plain_channel(amqp_url) as channel:
         while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
@@ -138,7 +138,7 @@ def test_a_stream_goes_from_queue_to_queue(spark, amqp_url, queue, tmp_path):
 
 
 def test_a_repeated_batch_is_recognised_by_its_message_ids(spark, amqp_url, queue, tmp_path):
-    """Rows of a source that repeats itself, as files do, after the commit was lost."""
+    """A source such as files repeats its rows after its commit was lost."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "rows.txt").write_text("a\nb\nc\n")
     checkpoint = tmp_path / "checkpoint"

@@ -1,5 +1,5 @@
 """Queues as streams of plain PySpark, on a real broker and without Redis: a message is acked after
-the batch that read it is committed, and else is delivered again.
+the batch that read it is committed, and otherwise redelivered.
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ def texts(count, first=0):
 def test_a_message_is_acked_within_a_second_of_its_commit_though_no_other_comes(
     amqp_url, queue, stream, start, checkpoint, trigger
 ):
-    """All that is not acked then is delivered again when the reader is killed."""
+    """Messages that are not acked by then are redelivered when the reader is killed."""
     put(amqp_url, queue, *bodies(3))
     rows = Rows()
     start(stream(), rows, **trigger)
     wait_until(lambda: len(rows.all) == 3 and len(committed(checkpoint)) == len(rows.batches), 60)
     last = checkpoint / "commits" / str(max(committed(checkpoint)))
-    # It takes a tenth of a second; this machine may be busy.
+    # It takes a tenth of a second, or longer on a busy machine.
     settled_within(5.0, last.stat().st_mtime)
     kill_readers()
-    # The broker has back what was not acked as soon as their connections are gone.
+    # The broker requeues unacked messages as soon as their connections are gone.
     settled_within(3.0, time.time())
     assert ready(amqp_url, queue) == 0
     assert sorted(rows.all) == texts(3)
@@ -125,7 +125,7 @@ def test_before_its_commit_a_message_is_not_acked(amqp_url, queue, stream, check
 
 
 def test_a_query_that_needs_no_rows_acks_them_and_goes_on(amqp_url, queue, stream, start):
-    """Spark does not plan such batches, and commits them."""
+    """Spark commits such batches without planning them."""
     put(amqp_url, queue, *bodies(8))
     query = start(stream(maxMessagesPerTrigger="1").where("false"), Rows())
     wait_until(lambda: ready(amqp_url, queue) == 0, 60)
@@ -182,8 +182,8 @@ def test_a_queue_that_is_loaded_twice_is_read_by_two_readers(
 def test_a_batch_that_fails_comes_again_in_a_batch_of_its_own(
     amqp_url, queue, stream, start, checkpoint
 ):
-    """Its number is planned once more, and is empty: a sink that has a batch of that number
-    already would drop other messages.
+    """Its number is planned once more, with an empty batch: otherwise a sink that already has a
+    batch of this number would drop other messages.
     """
     put(amqp_url, queue, *bodies(4))
 
@@ -227,7 +227,7 @@ def test_available_now_reads_what_is_there_in_batches_and_ends(
     query = start(stream(maxMessagesPerTrigger="30"), rows, availableNow=True)
     assert query.awaitTermination(60)
     assert max(map(len, rows.batches.values())) <= 30
-    # Before 4.2 Spark does not tell a source in Python of it, and makes one batch.
+    # Before 4.2 Spark tells no Python source about availableNow, and makes one batch.
     count = 30 if pyspark.__version__ < "4.2" else 100
     assert sorted(rows.all) == texts(count)
     wait_until(lambda: not reader_pids(), 10)
@@ -396,8 +396,8 @@ def test_a_field_named_delivery_names_no_message(spark):
 
 
 def sentences_said(count):
-    """Sentences for the topology that counts words, each with the second in which it was said;
-    they come up to nine seconds late.
+    """Make sentences for the topology that counts words, each with its second; they come up to nine
+    seconds late.
     """
     said = [
         (number * 7919 % 60, f"the falcon {number % 5} and a tiercel") for number in range(count)
@@ -419,8 +419,9 @@ def send_sentences(amqp_url, queue, said):
 
 
 def test_windows_of_sql_equal_a_batch_computation(amqp_url, queue, stream, spark, tmp_path):
-    """The words of a topology by event time, with a watermark, over a stream that is read in many
-    batches: each window is as it is in the batch, and together they are what the topology emits.
+    """A topology's words are counted by event time, with a watermark, over a stream read in many
+    batches: each window equals the batch computation's, and together they equal the topology's
+    output.
     """
     said = sentences_said(600)
     send_sentences(amqp_url, queue, [*said, (3600, "end")])
@@ -442,7 +443,7 @@ def test_windows_of_sql_equal_a_batch_computation(amqp_url, queue, stream, spark
         .outputMode("append")
         .start()
     )
-    # Not availableNow, which before PySpark 4.2 is one batch.
+    # Not availableNow, which is one batch before PySpark 4.2.
     wait_until(lambda: rows_read(query) == 601 or query.exception(), 200)
     query.processAllAvailable()
     assert sum(each.numInputRows > 0 for each in query.recentProgress) > 3

@@ -1,4 +1,4 @@
-"""The demo, on a smaller text: what it prints last is true."""
+"""The demo on a smaller text: its last line is true."""
 
 import json
 import os
@@ -17,9 +17,9 @@ KEYS = [
 
 
 def demo(folder, *options):
-    """Everything it printed, and the JSON object of the last line.
+    """Return all output of the demo, and the JSON object of the last line.
 
-    Its note lies in ``folder``: it is the one demo there.
+    Its note lies in ``folder``, which has no other demo.
     """
     command = [sys.executable, "-m", "tiercel", "demo", *options]
     finished = subprocess.run(

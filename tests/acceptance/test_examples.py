@@ -1,4 +1,4 @@
-"""Every module in ``examples/`` runs as its user types it, and does what it promises."""
+"""Every module in ``examples/`` runs with its user's command, and does what it promises."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path
 
 
 class Example:
-    """A running example, with the servers that it runs on and what it has printed."""
+    """A running example, with its servers and its output."""
 
     def __init__(self, name: str, services, log: Path, pid: int) -> None:
         self.topology = name.replace("_", "-")
         self.pid = pid
         self.services = services
         self.log = log
-        # Of its environment: which database it writes into.
+        # Variables of its environment, such as the database that it writes into.
         self.around: dict[str, str] = {}
 
     def printed(self) -> list[str]:
-        """The lines that are no log records."""
+        """Return the lines that are not log records."""
         return [line for line in self.log.read_text().splitlines() if not line.startswith("{")]
 
     def counted(self, component: str, counter: str) -> int:

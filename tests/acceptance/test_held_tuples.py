@@ -1,6 +1,4 @@
-"""Tuples that bolts hold, on the whole stack: they outlive processes, and come again
-where they cannot.
-"""
+"""Tuples held by bolts on the whole stack: they survive their processes, or are redelivered."""
 
 import os
 import random

@@ -1,5 +1,5 @@
 """tiercel in an environment without this checkout: from a wheel, from git and from a folder, and
-the project that it writes there. No index is asked: the libraries are those of this environment.
+the project it creates there. No index is used: the libraries are this environment's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pytest
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-# Neither the environment nor data; links to the folders are links in git too.
+# All but the environment and data; links to the folders are links in git too.
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__", ".*_cache", "tests")
 
 
-# Git takes the repository of a test in its place.
+# Git uses a test's repository instead.
 _URL = "https://git.invalid/tiercel"
 
 
@@ -58,7 +58,7 @@ def run(*words: object, cwd: Path, repository: Path | None = None) -> str:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """The Python of an environment with the libraries, and without tiercel."""
+    """Return the Python of an environment with the libraries, and without tiercel."""
     venv.create(tmp_path / "env", symlinks=True, with_pip=True)
     [place] = (tmp_path / "env").glob("lib/python*/site-packages")
     libraries = tmp_path / "libraries"
@@ -72,7 +72,7 @@ def python(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """A repository with one commit: this checkout."""
+    """Return a repository with one commit: this checkout."""
     folder = tmp_path_factory.mktemp("git") / "tiercel"
     shutil.copytree(ROOT, folder, symlinks=True, ignore=_LEFT_OUT)
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
@@ -106,7 +106,7 @@ def test_it_is_installed_into_a_project_of_its_own(
     project = tmp_path / "my-project"
     written = tomllib.loads((project / "pyproject.toml").read_text())
     assert written["project"]["dependencies"] == [f"tiercel @ {named}"]
-    # All requirements of the project are found: tiercel where it came from, and the libraries.
+    # All requirements are installed: tiercel from its source, and the libraries.
     run(*pip, "-e", ".[test]", cwd=project, repository=checkout)
     tests = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
     assert "2 passed" in tests

@@ -1,4 +1,4 @@
-"""The test kit on Spark in a user's project, and what it says when something is missing."""
+"""The test kit on Spark in a user's project, and its message when something is missing."""
 
 import os
 import re
@@ -113,8 +113,8 @@ def test_a_bolt_that_cannot_travel_is_named():
 
 def run_pytest(folder, *options, path=None):
     arguments = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    # Spark's workers have to find everything by themselves: nothing is in PYTHONPATH, and
-    # python3 is another one.
+    # Spark's workers must find everything by themselves: PYTHONPATH is empty, and python3 is
+    # another one.
     environment = {
         name: value
         for name, value in os.environ.items()

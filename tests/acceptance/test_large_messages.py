@@ -1,5 +1,5 @@
-"""A message of 16 MiB goes the whole way; one above it goes to the dead letters with its size. So
-does one of which a bolt makes too much, and its neighbours do not wait for it.
+"""A message of 16 MiB passes the whole topology; a larger one is dead-lettered with its size. A
+message whose output is too large is dead-lettered too, without delaying others.
 """
 
 import hashlib

@@ -1,4 +1,6 @@
-"""Rate limits on the real stack: the benchmark in small, with bounds that a busy machine keeps."""
+"""Rate limits on the real stack: the benchmark at small scale, with bounds that hold on a busy
+machine.
+"""
 
 import pytest
 
@@ -16,7 +18,7 @@ def settings():
 
 def test_a_limit_over_four_tasks_is_kept_and_used(settings):
     found = limited.measure_rate(settings, 15.0)
-    # Never more than the limit, but for what a bucket may have saved up; less on a busy machine.
+    # Never more than the limit plus a bucket's savings; less on a busy machine.
     assert 85 <= found.percent <= 103
 
 

@@ -45,7 +45,7 @@ class Split(BasicBolt):
 
 
 class Note(BasicBolt):
-    """Leaves a line per word in a file of its own process."""
+    """Writes a line per word into a file of its process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ def context() -> Iterator[SparkContext]:
 
 
 class Cluster:
-    """One run, fed and heard as a spout worker does."""
+    """One run, fed and observed as by a spout worker."""
 
     def __init__(self, context: SparkContext, redis_url: str, topology) -> None:
         self.run = Run(
@@ -179,7 +179,7 @@ def test_every_line_is_acked_and_every_word_executed_once(cluster_of, tmp_path: 
 def test_tasks_that_spark_has_no_slot_for_are_counted(
     cluster_of, context: SparkContext, tmp_path: Path
 ) -> None:
-    """Of a second run on the same slots."""
+    """The tasks belong to a second run on the same slots."""
     builder = TopologyBuilder(f"counted-{secrets.token_hex(4)}")
     builder.set_spout("spout", Source("line string"))
     builder.set_bolt("sleep", Sleep(tmp_path), parallelism=2).shuffle_grouping("spout")

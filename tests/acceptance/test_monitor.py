@@ -1,4 +1,4 @@
-"""``tiercel monitor`` in a real browser: a real topology under load, what people can do there, and
+"""``tiercel monitor`` in a real browser: a real topology under load, the actions on its page, and
 servers that go away.
 """
 
@@ -78,7 +78,7 @@ def browser():
 
 @pytest.fixture
 def running(services, tmp_path):
-    """The name of a topology that runs, which is its queue's too."""
+    """The name of a running topology, and of its queue."""
     name = unique("monitored")
     (tmp_path / "monitored.py").write_text(TOPOLOGY.replace("NAME", name))
     servers = {
@@ -97,7 +97,7 @@ def running(services, tmp_path):
 
 
 def figures(url, name):
-    """{(metric, labels that matter): value} of one topology."""
+    """Return {(metric, relevant labels): value} of one topology."""
     with urllib.request.urlopen(f"{url}metrics") as response:
         text = response.read().decode()
     found = {}
@@ -132,7 +132,7 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
         )
 
         def differing():
-            """Columns of the page that are not what the counters say."""
+            """Return the columns of the page that differ from the counters."""
             totals = metrics.totals()
             [spout] = totals["lines"].values()
             shown = rows(page, "Spouts")[0]
@@ -149,7 +149,7 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
                 != sum(task.get(column, 0) for task in totals[row["bolt"]].values())
             }
 
-        # Each process counts up to a second later, and the page looks a moment after that.
+        # Each process reports up to a second later, and the page refreshes a moment after that.
         wait_until(lambda: not differing(), 30, "the page to show what the counters say")
         assert rows(page, "Spouts")[0]["tasks"] == "1/1"
         tasks = rows(page, "Bolt tasks")
@@ -197,7 +197,7 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
         expect(page.get_by_test_id("whole body")).to_have_text("poison")
         page.get_by_role("button", name="close").click()
         expect(page.get_by_test_id("activate")).to_be_hidden()
-        page.get_by_test_id("deactivate").click()  # the token was given
+        page.get_by_test_id("deactivate").click()  # the token was entered
         expect(page.get_by_text(f"{running} is deactivated, 0 messages in flight")).to_be_visible()
         expect(page.get_by_test_id("state")).to_contain_text("is deactivated")
         page.get_by_test_id("requeue all").click()
@@ -392,7 +392,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
     inboxes = RedisInboxes(RedisServers((services.redis_url,)), name)
     inboxes.adopt("run", [2])
     sent = itertools.count(1)
-    # More than a few wait from the first scrape on.
+    # More than a few tuples wait from the first scrape on.
     append(inboxes, next(sent), parcel(b"chunk", target=2, tuples=[500]))
     with ExitStack() as ended:
         ended.enter_context(closing(inboxes))
@@ -435,7 +435,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
             )
 
             def fire(fired):
-                # Again and again: a spout that says nothing for ten seconds is not there. And the
+                # Repeated, because a spout that is silent for ten seconds counts as gone; and the
                 # inbox only grows.
                 spouts.report("worker", 1, Presence(active=True, pending=1, oldest_s=99))
                 append(inboxes, next(sent), parcel(b"chunk", target=2, tuples=[1]))
@@ -449,7 +449,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
                 "TiercelInboxGrowing",
             }
             wait_until(lambda: fire(fired), 300, f"{fired} to fire")
-            # A driver that is there, and still no process for any bolt task.
+            # A driver is present, and still no process for any bolt task.
 
             def unattended():
                 lease.take(Holder(driver="d", shape="s"))
@@ -481,7 +481,7 @@ def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
 
 
 def dashboard_questions(name):
-    """Return what the dashboard asks Prometheus about one topology."""
+    """Return the dashboard's queries to Prometheus about one topology."""
     found = []
 
     def search(part):
@@ -501,7 +501,7 @@ def dashboard_questions(name):
 
 
 def answered(api, question):
-    """Return True if Prometheus has any series for it. Raises if it does not understand it."""
+    """Return True if Prometheus has any series for the query. Raises if it cannot parse it."""
     with urllib.request.urlopen(
         f"{api}/query?{urllib.parse.urlencode({'query': question})}"
     ) as response:

@@ -1,5 +1,5 @@
-"""Attacks on the page of ``tiercel monitor``, in a real browser: markup in what it shows, and
-pages of strangers.
+"""Attacks on the page of ``tiercel monitor`` in a real browser: markup in the data that it shows,
+and strangers' pages.
 """
 
 import threading
@@ -21,12 +21,12 @@ from tiercel.workers.control.registry import Registry
 
 pytestmark = pytest.mark.timeout(900)
 
-# Each way in which markup becomes script sets a number of its own.
+# Each way in which markup becomes a script sets its own number.
 IMAGE = '<img src=x onerror="window.pwned=1">'
 SCRIPT = "<script>window.pwned=2</script>"
 VUE = "{{constructor.constructor('window.pwned=3')()}}"
 MARKUP = f"{IMAGE}{SCRIPT}{VUE}`${{window.pwned=4}}"
-# The name of a topology has no blanks and no braces.
+# A topology's name may have no blanks and no braces.
 TAG = "<img/src=x/onerror=window.pwned=5>"
 EVERYWHERE = ("--host", "0.0.0.0")
 
@@ -66,7 +66,7 @@ def name(services):
 
 
 def show_everything(page, name):
-    """Whatever the page can show of it is shown once."""
+    """Show everything of the topology that the page can show."""
     expect(page.get_by_test_id("state")).to_contain_text(name)
     page.get_by_test_id("topology").click()
     expect(page.get_by_role("option").filter(has_text=name)).to_be_visible()
@@ -100,7 +100,7 @@ def test_markup_in_names_reasons_and_bodies_stays_text(services, name, browser, 
         assert page.evaluate("window.pwned") is None
         assert page.locator("img[onerror]").count() == 0
 
-        # That this would have been noticed; and that even markup within the page is no script.
+        # A check that the test would notice a script; even markup within the page cannot run one.
         page.evaluate("markup => document.body.insertAdjacentHTML('beforeend', markup)", IMAGE)
         wait_until(
             lambda: any("inline event handler" in said for said in browser.wrong),
@@ -147,7 +147,7 @@ def test_a_name_that_a_stranger_had_rebound_to_us_shows_nothing(services, name, 
         for path in ("", "metrics"):
             answer = visit(page, f"http://evil.example:{port_of(url)}/{path}")
             assert (answer.status, "words" in answer.text()) == (400, False)
-        browser.wrong.clear()  # it asked a foreign host, as it was told to
+        browser.wrong.clear()  # the page requested the foreign host on purpose
         assert visit(page, url.replace("127.0.0.1", "localhost")).status == 200
 
 

@@ -1,5 +1,5 @@
 """The page of ``tiercel monitor`` in a real browser at three widths, light and dark, with one and
-with fifty components: what it says at first sight, and that nothing is cut or lies on something.
+with fifty components: its first sight, and that nothing is cut off or overlaps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tiercel.workers.control.registry import Registry
 pytestmark = pytest.mark.timeout(900)
 
 WIDTHS = (360, 800, 1440)
-# Texts of the page whose colour is hard to tell from what is behind them, {text: contrast}.
+# Texts of the page whose colour has too little contrast, {text: contrast}.
 PALE = """
 () => {
   const light = (colour) => {
@@ -68,7 +68,7 @@ def browser():
 
 @pytest.fixture(scope="module", params=[1, 5, 50])
 def play(request, services):
-    """A topology of so many components that works."""
+    """Return a healthy topology with this many components."""
     name = unique(f"staged{request.param}")
     made = {1: lambda: Play(name=name), 5: lambda: orders(name), 50: lambda: wide(name)}
     declare_queue(services.amqp_url, WorkQueue(name=name))
@@ -113,7 +113,7 @@ def test_nothing_is_cut_or_pale_at_any_width(url, play, browser, width, dark, py
 
 @pytest.mark.parametrize("part", ["vue", "nicegui.js", "topology_graph"])
 def test_a_page_that_is_cut_off_while_it_loads_is_loaded_again(url, services, browser, part):
-    """As by Chromium itself, when a container is started beside it."""
+    """Chromium itself does so when a container is started beside it."""
     left = [2]
 
     def cut_off(route):
@@ -132,7 +132,7 @@ def test_a_page_that_is_cut_off_while_it_loads_is_loaded_again(url, services, br
         expect(page.get_by_test_id("graph").locator("g.node")).to_have_count(1)
         assert left == [0]
         page.context.close()
-    # Its other scripts complained that one was missing.
+    # The page's other scripts complained about the missing one.
     del browser.wrong[before:]
 
 
@@ -254,7 +254,7 @@ def test_each_component_error_and_dead_letter_has_an_address(url, services, brow
         expect(page).to_have_url(re.compile("letter="))
         letter = page.url
 
-        # A colleague opens them.
+        # A colleague opens the links.
         other = browser(component, width=390)
         expect(other.get_by_test_id("component")).to_contain_text("bolt validate")
         visit(other, error)
@@ -292,7 +292,7 @@ def test_chosen_letters_are_deleted_once_it_is_confirmed(url, services, browser)
         letters.nth(0).get_by_role("checkbox").click()
         page.get_by_label("reason contains").fill("AMOUNT")
         expect(letters).to_have_count(2)
-        # A letter that is not shown is not chosen.
+        # A letter that is not shown is not selected.
         expect(page.get_by_test_id("delete chosen")).to_be_hidden()
         expect(page.get_by_test_id("requeue all")).to_be_hidden()
         letters.nth(1).get_by_role("checkbox").click()

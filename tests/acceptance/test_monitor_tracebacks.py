@@ -76,5 +76,5 @@ def test_an_error_that_is_pressed_shows_its_traceback_once_the_token_is_given(
         heading = page.get_by_text("3 times")
         expect(heading).to_contain_text(f"enrich: {REASON}")
         page.get_by_role("button", name="close").click()
-        errors.get_by_text("timeout").click()  # the token was given
+        errors.get_by_text("timeout").click()  # the token was entered
         expect(page.get_by_text("no traceback is kept of this error")).to_be_visible()

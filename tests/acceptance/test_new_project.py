@@ -76,7 +76,7 @@ def test_it_runs_in_containers_as_it_is(client, project):
         wait_until(lambda: ready(stack.amqp_url, "invoices") == 2, 300, "two invoices")
         invoices = [json.loads(body)["order"] for body, _ in take_all(stack.amqp_url, "invoices")]
         assert sorted(invoices) == [1, 3]
-        # The reason is broken into lines, but no word is.
+        # The reason is wrapped, but no word is split.
         shown = stack.tiercel("dead-letters", "show", "orders").replace("│", " ").split()
         assert {"Reject:", "pieces"} <= set(shown)
         assert "my-project has ended" in stack.tiercel("kill", "my-project")

@@ -1,4 +1,4 @@
-"""Orders into PostgreSQL, booked once, while everything dies that can."""
+"""Orders are booked once in PostgreSQL, while everything that can die does."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def booked(url: str) -> int:
 
 
 def publish(amqp_url: str) -> None:
-    """Publish all orders; some publishers are not sure, and publish again."""
+    """Publish all orders; some publishers are unsure, and publish again."""
     with Publisher(amqp_url) as publisher:
         for start in range(0, ORDERS, TOGETHER):
             numbers = [*range(start, start + TOGETHER), *range(0, start, 1 + start // 5)]
@@ -68,7 +68,7 @@ def publish(amqp_url: str) -> None:
 
 
 def faults(run, database):
-    """All that can die, one after the other; the last ones take longest."""
+    """Kill all that can die, one after the other; the last kills take longest."""
     return [
         lambda: database.kill() or database.start(),
         lambda: kill_workers(run, 1),
@@ -88,7 +88,7 @@ def test_each_order_is_booked_once_whatever_dies_and_however_often_it_comes(
     for name, value in libpq(database.url).items():
         monkeypatch.setenv(name, value)
     with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(TABLE)  # without a primary key: nothing but the keys keeps doubles out
+        connection.execute(TABLE)  # without a primary key: only tiercel's keys prevent duplicates
     with running(
         "tiercel.examples.orders:topology", tmp_path, "TIERCEL_TEST_ORDERS", queues=("orders",)
     ) as run:
@@ -110,7 +110,7 @@ def test_each_order_is_booked_once_whatever_dies_and_however_often_it_comes(
 
 
 def check(rows: list, state: dict) -> None:
-    """Each order has one row, and the balances are those of its customer's, one after the other."""
+    """Check that each order has one row, and that each customer's balances follow one another."""
     assert len(rows) == ORDERS, f"{len(rows) - ORDERS} double or missing"
     assert {row[0] for row in rows} == {f"o-{number}" for number in range(ORDERS)}
     by_customer = defaultdict(list)

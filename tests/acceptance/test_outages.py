@@ -1,5 +1,5 @@
-"""The parts of a run are killed in turn, or its servers are away: it goes on by itself and loses
-nothing, and each process says so in one line when it begins and one when it ends.
+"""The parts of a run are killed in turn, or its servers are down: it goes on by itself, loses
+nothing, and each process logs one line when an outage begins and one when it ends.
 """
 
 import json
@@ -29,7 +29,7 @@ def desk(tmp_path) -> Desk:
 
 
 class Lines:
-    """Messages that are published in parts, each of which must be heard."""
+    """Messages that are published in parts, each of which must arrive."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -77,7 +77,7 @@ def test_each_part_of_a_run_that_is_killed_is_back_by_itself_and_nothing_is_lost
         lines.wait()
 
         def first(command: bytes) -> int:
-            # The guard of a process has its command line too, and a higher pid.
+            # A process's guard has the same command line, and a higher pid.
             return below(process.pid, command)[0]
 
         for victim, find, begins, ends in (
@@ -100,7 +100,7 @@ def test_each_part_of_a_run_that_is_killed_is_back_by_itself_and_nothing_is_lost
             assert back_s < WITHIN_S, f"{victim} is back after {back_s:.1f} s"
             assert len(desk.events(begins)) == before[begins] + 1, victim
         no_traceback_and_only_json(desk)
-        # Redis with --keep may lose its last second, so messages may come again; none fails.
+        # Redis with --keep may lose its last second, so messages may be redelivered; none fails.
         assert "dead" not in {record.get("event") for record in desk.events("dead_lettered")}
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0
@@ -109,7 +109,7 @@ def test_each_part_of_a_run_that_is_killed_is_back_by_itself_and_nothing_is_lost
 
 
 def by_process(desk: Desk, event: str) -> Counter[str]:
-    """Return the number of lines per process, which each line names."""
+    """Return the number of lines per process named in them."""
     return Counter(
         record["message"].rpartition("; ")[2].removesuffix(" goes on").partition(" waits for ")[0]
         for record in desk.events(event)
@@ -119,7 +119,7 @@ def by_process(desk: Desk, event: str) -> Counter[str]:
 
 @pytest.fixture
 def given(desk, rabbitmq, redis):
-    """The run has servers of the test's own."""
+    """Start the run on the test's own servers."""
     broker, store = rabbitmq(), redis()
     desk.variables |= {"TIERCEL_AMQP": broker.url, "TIERCEL_REDIS": store.url}
     return broker, store
@@ -169,7 +169,7 @@ def test_a_password_that_is_changed_and_changed_back_is_waited_for(desk, given):
         with connect(store.url) as admin:
             password = admin.connection_pool.connection_kwargs["password"]
             admin.config_set("requirepass", "another")
-            # Connections that are open stay open: they are cut.
+            # Open connections stay open, so they are cut.
             admin.client_kill_filter(_type="normal", skipme=True)
             wait_until(
                 lambda: len(by_process(desk, "redis_away")) >= 3, 60, "each process to say so"
@@ -180,7 +180,7 @@ def test_a_password_that_is_changed_and_changed_back_is_waited_for(desk, given):
         lines.publish()
         lines.wait()
         away = by_process(desk, "redis_away")
-        # The connections broke before the login was refused.
+        # The connections broke before logins were refused.
         assert set(away.values()) <= {1, 2}, away
         assert by_process(desk, "redis_back") == Counter(set(away))
         refused = [

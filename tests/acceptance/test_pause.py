@@ -1,5 +1,5 @@
-"""Bolts that are paused for many message timeouts, through the death of the driver: nothing fails,
-times out or is executed twice, and what does not need them goes on.
+"""Bolts paused for many message timeouts, through the death of the driver: nothing fails, times out
+or is executed twice, and bolts that do not depend on them go on.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_bolts_are_paused_for_long_and_nothing_fails_or_is_executed_twice(stack)
         wait_until(lambda bolt=bolt: len(written(stack, bolt)) == len(FIRST), 240, bolt)
     for bolt in ("record", "keyed"):
         assert "is paused" in order(stack, "pause", bolt)
-    time.sleep(2.5)  # the order holds within two seconds
+    time.sleep(2.5)  # the order takes effect within two seconds
 
     publish(stack, HELD)
     with Load(stack.amqp_url, paused.BESIDE, 20, 0) as load:

@@ -1,5 +1,5 @@
-"""A failure and a ``RetryLater`` are seen in the log, ``tiercel errors``, ``status`` and ``top``:
-each once, with the message.
+"""A failure and a ``RetryLater`` appear in the log, ``tiercel errors``, ``status`` and ``top``:
+each once, with its message.
 """
 
 import json

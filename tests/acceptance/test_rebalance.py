@@ -1,5 +1,5 @@
-"""``tiercel rebalance --parallelism`` on the whole stack, under load: nothing is lost, failed
-or dead-lettered.
+"""``tiercel rebalance --parallelism`` on the whole stack under load: no message is lost, failed or
+dead-lettered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def stack(tmp_path):
 
 
 def written(stack) -> Counter[tuple[int, str]]:
-    """(number, "task/tasks" of ``work``) of every tuple that came to the end."""
+    """Return (number, "task/tasks" of ``work``) of every tuple that reached the last bolt."""
     lines = [
         line.split() for path in stack.folder.iterdir() for line in path.read_text().splitlines()
     ]
@@ -61,7 +61,7 @@ def rebalance(stack, *options) -> str:
 
 
 def tasks_of_work(stack) -> int:
-    """As the monitor sees it."""
+    """Return the number of tasks as the monitor shows it."""
     note = topology_named(stack.redis_url, rebalanced.NAME)
     return next(len(bolt.tasks) for bolt in note.graph.bolts if bolt.name == "work")
 
@@ -123,8 +123,8 @@ def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_g
     assert not spouts["timeout"]
     repeats = sum(written(stack).values()) - len(published)
     assert repeats < 4 * RATE, "only what was on its way when the driver was killed"
-    # The messages of a commit may be given back after it wrote its state, if the driver is
-    # killed just then.
+    # A commit's messages may be given back after it wrote its state, if the driver is killed at
+    # that moment.
     assert 0 <= counted(stack) - len(published) <= repeats + RATE
 
 

@@ -33,7 +33,7 @@ def test_a_worker_that_dies_while_tuples_wait_for_a_retry_loses_and_doubles_noth
         wait_until(lambda: all(lines(tmp_path, "call", n) for n in BAD), 30, "the first attempts")
         unacked = lambda: stack.depths(retried.QUEUE)[0].unacked  # noqa: E731
         wait_until(lambda: unacked() == len(BAD), 10, "the good numbers to be acked")
-        # Nothing but the retries is left, and they wait.
+        # Only the retries are left, and they wait.
         for worker in python_workers(stack.run.driver.pid):
             os.kill(worker, signal.SIGKILL)
         wait_until(lambda: unacked() == 0, 120, "all numbers to be acked")

@@ -1,4 +1,4 @@
-"""A whole topology whose bolts want messages later, and take longer than messages live."""
+"""A whole topology whose bolts want messages later, and take longer than the message timeout."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_what_is_wanted_later_comes_then_and_a_long_call_is_made_once(tmp_path):
     for number in range(COUNT):
         first, *others = map(float, (tmp_path / f"later-{number}").read_text().splitlines())
         assert len(others) == 1, f"{number} was executed {1 + len(others)} times"
-        # Never sooner; how much later is up to the machine.
+        # Never sooner; the delay beyond depends on the machine.
         assert later.SECONDS <= others[0] - first < later.SECONDS + 60
         calls = (tmp_path / f"long-{number}").read_text().splitlines()
         assert len(calls) == 1, f"{number}, though none of them timed out"

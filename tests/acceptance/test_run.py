@@ -1,5 +1,5 @@
-"""``tiercel run`` as a user types it: private servers, another terminal that
-publishes, and Ctrl-C.
+"""``tiercel run`` with a user's commands: private servers, publishing from another terminal, and
+Ctrl-C.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of ``tiercel run``: a line at once, a clean end, nothing left."""
+"""Ctrl-C at any moment of ``tiercel run``: a line at once, a clean end, and no leftovers."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def desk(tmp_path) -> Desk:
 
 
 def interrupt(desk: Desk, process) -> None:
-    """Press Ctrl-C, and see what a user sees."""
+    """Press Ctrl-C, and check the output for the user."""
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     sent = time.monotonic()

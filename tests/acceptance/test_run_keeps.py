@@ -1,4 +1,4 @@
-"""``tiercel run --keep FOLDER``: the data of its private servers outlive it."""
+"""``tiercel run --keep FOLDER``: the data of its private servers survive the run."""
 
 import os
 import signal
@@ -28,11 +28,11 @@ def test_a_later_run_goes_on_with_what_an_earlier_one_was_given(tmp_path):
     assert "heard " not in desk.log
     desk.assert_nothing_is_left()
 
-    # The order to rest lies in Redis, the messages in RabbitMQ.
+    # The order to deactivate is in Redis, the messages are in RabbitMQ.
     with desk.run(*options) as process:
         desk.tiercel("publish", "lines", "four")
         assert "heard " not in desk.log
-        # As it would be in a crash; what was confirmed is on the disk.
+        # As in a crash: confirmed messages are on the disk.
         os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
         wait_until(lambda: not desk.alive(), 10, "every process to be gone")
@@ -43,7 +43,7 @@ def test_a_later_run_goes_on_with_what_an_earlier_one_was_given(tmp_path):
         assert "shout has ended" in desk.tiercel("kill", "shout").stdout
         assert process.wait(60) == 0
 
-    # A kill is over with the run that it was for.
+    # A kill order ends with its run.
     with desk.run(*options) as process:
         assert process.poll() is None
 

@@ -1,4 +1,4 @@
-"""``tiercel run --reload``: other code in the files, and the topology runs it."""
+"""``tiercel run --reload``: when the files change, the topology runs the new code."""
 
 import json
 import signal
@@ -67,7 +67,7 @@ def test_other_code_runs_and_what_was_in_flight_comes_again_without_blame(tmp_pa
     desk.write("one", "four\n")
     with desk.run("shout:topology", "--reload") as process:
         desk.tiercel("publish", "lines", "three")
-        # A spout begins with so many in flight: none has come back yet.
+        # A spout begins with two in flight, and none has been acked yet.
         wait_until(lambda: desk.log.count("held by Ada") == 2, 60, "two messages in flight")
 
         desk.write("shout.py", with_bolt("Says"))

@@ -1,5 +1,5 @@
-"""The pictures of README.md and docs/monitor.md, of a topology that runs under load: ``pytest
---screenshots docs/images``.
+"""Pictures for README.md and docs/monitor.md, of a topology under load: ``pytest --screenshots
+docs/images``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def pictures(pytestconfig):
 
 @pytest.fixture
 def shop(rabbitmq, redis, tmp_path):
-    """The servers of a topology that runs and gets sentences, one in fifty of them bad."""
+    """Servers of a running topology that gets sentences, one in fifty of them bad."""
     broker = rabbitmq()
     store = redis()
     (tmp_path / "shop.py").write_text(TOPOLOGY)
@@ -123,7 +123,7 @@ def feed(url, ended):
 
 @contextmanager
 def at_a_terminal(*arguments):
-    """``screen()`` is what a terminal shows of the command by now, with its colours."""
+    """``screen()`` is the terminal's current content, with its colours."""
     ours, theirs = pty.openpty()
     environment = {
         **os.environ,
@@ -139,7 +139,7 @@ def at_a_terminal(*arguments):
     def screen():
         while select.select([ours], [], [], 0)[0]:
             seen.extend(os.read(ours, 65536))
-        # A frame begins in the upper left corner; the last one may not be complete.
+        # A frame begins in the upper left corner; the last frame may be incomplete.
         frames = seen.decode("utf-8", "replace").split("\x1b[H")
         return Text.from_ansi(frames[-2].replace("\r", "")) if len(frames) > 2 else Text()
 
@@ -152,7 +152,7 @@ def at_a_terminal(*arguments):
 
 
 def picture_of(text, title, open_page, file):
-    """Draw what a terminal showed, without the font that rich would load from elsewhere."""
+    """Draw a terminal's content, without the web font that rich would load."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     text.rstrip()
     console.print(text)
@@ -181,7 +181,7 @@ def test_pictures(shop, pictures, tmp_path):
             600,
         )
         wait_until(lambda: rows(page, "Queues")[0]["dead letters"] != "0", 300)
-        # The charts have something to show.
+        # The charts have data to show.
         since = time.monotonic()
         wait_until(lambda: time.monotonic() - since > CHARTED_S, 2 * CHARTED_S)
         page.set_viewport_size({"width": 1200, "height": 860})

@@ -1,5 +1,5 @@
-"""A state on the whole stack: exact counts, though processes die and Spark repeats tasks
-that have committed.
+"""A state on the whole stack: counts are exact although processes die and Spark repeats committed
+tasks.
 """
 
 import threading
@@ -19,7 +19,7 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 
 SENTENCES = 1_800
-# A second.
+# Sentences per second.
 RATE = 300
 
 

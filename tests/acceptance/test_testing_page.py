@@ -1,4 +1,4 @@
-"""docs/testing.md is a test module that passes, with Spark in it."""
+"""docs/testing.md is a test module that passes, including its tests on Spark."""
 
 from tests.support.pages import page, run_tests_of
 from tiercel import testing

@@ -1,4 +1,4 @@
-"""One trace from a publisher through two topologies, with a real receiver of OTLP."""
+"""One trace from a publisher through two topologies, with a real OTLP receiver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNSAMPLED = "00-11111111111111111111111111111111-2222222222222222-00"
 
 
 class Service:
-    """Prices items; a slow one only once the test lets it."""
+    """Prices items; a slow call waits until the test releases it."""
 
     def __init__(self):
         self.parents = {}
@@ -66,7 +66,7 @@ def priced(folder):
 
 
 def pricing(receiver, folder, monkeypatch):
-    """The first of the two topologies at work; its spans go to the receiver."""
+    """Run the first of the two topologies, with its spans going to the receiver."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     return running(
@@ -111,8 +111,8 @@ def test_one_trace_leads_through_two_topologies_and_the_death_of_a_worker(tmp_pa
                 message_id="order-1",
             )
             assert service.asked.wait(60)
-            # A process that is killed takes the spans with it that it has not sent: wait for
-            # all of the quick one's, up to the order's own, which ends with the slow one.
+            # A killed process loses the spans that it has not sent: wait for all of the quick
+            # order's, up to the order's own span, which ends with the slow one.
             wait_until(
                 lambda: max(map(len, paths(receiver, "execute book")), default=0) == 6,
                 60,
@@ -131,7 +131,7 @@ def paths(receiver, name, trace_id=TRACE_ID):
 
 
 def check_paths(found, whole):
-    """Each path is whole, or the end of one: a killed worker takes its last spans with it."""
+    """Check that each path is whole, or the end of one: a killed worker loses its last spans."""
     assert whole in found
     assert all(path == whole[-len(path) :] for path in found)
 
@@ -149,7 +149,7 @@ def check(receiver, service):
             continue
         assert root.attributes["messaging.system"] == "rabbitmq"
         assert root.attributes["messaging.message.id"] == "order-1"
-    # The service was given the context of the client's span, within the trace.
+    # The service got the context of the client's span, within the trace.
     assert {parent.split("-")[1] for parent in service.parents["slow"]} == {TRACE_ID}
     gets = {span.span_id for span in receiver.named("GET")}
     assert service.parents["slow"][-1].split("-")[2] in gets
@@ -164,7 +164,7 @@ def test_a_viewer_shows_a_trace_from_the_publisher_through_three_bolts(
     with receiving() as receiver, priced(tmp_path) as service, Zipkin(tmp_path) as viewer:
         service.go_on.set()
         with pricing(receiver, tmp_path, monkeypatch) as stack:
-            for number in (1, 2):  # the first warms up
+            for number in (1, 2):  # the first one warms up
                 trace_id = f"{number:032x}"
                 put(
                     stack.amqp_url,
@@ -197,7 +197,7 @@ def test_a_viewer_shows_a_trace_from_the_publisher_through_three_bolts(
 
 
 def look(address, folder):
-    """See the bolts on the viewer's page, and keep a picture if a folder is given."""
+    """View the bolts on the viewer's page, and save a picture if a folder is given."""
     with chromium() as open_page:
         page = open_page(address)
         for name in ("execute split", "execute price", "execute publish"):

@@ -1,4 +1,4 @@
-"""docs/tutorial.md from top to bottom, as a newcomer types it, on servers of its own."""
+"""docs/tutorial.md from top to bottom, with a newcomer's commands, on separate servers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Executors that cannot start Python are tried again after longer and longer, one line says what is
-wrong, and no message is blamed for it.
+"""Executors that cannot start Python are retried at growing intervals, one line says what is wrong,
+and no message is blamed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def written(stack) -> Counter[int]:
 
 
 def records(capfd, said: list[str]) -> list[str]:
-    """All lines that the processes have written to stderr so far."""
+    """Return all lines on the processes' stderr so far."""
     said.append(capfd.readouterr().err)
     return "".join(said).splitlines()
 

@@ -1,4 +1,4 @@
-"""docs/upgrades.md: a topology is replaced by another version of itself, under load, and no message
+"""docs/upgrades.md: a topology is replaced by another version of itself under load, and no message
 is lost or done twice.
 """
 
@@ -71,7 +71,7 @@ def topology():
 
 
 class Deployment:
-    """The processes of the topology, each of one version or the other."""
+    """The processes of the topology, each of one of the versions."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._folder = folder
@@ -92,7 +92,7 @@ class Deployment:
             **self._settings.as_environment(), "PYTHONPATH": f"{place}:{Path.cwd()}",
             "TIERCEL_TEST_EFFECTS": str(self.effects),
         }  # fmt: skip
-        # `python -m` would look for the topology in the current folder first.
+        # `python -m` would search the current folder first for the topology.
         argv = [
             sys.executable,
             "-c",
@@ -111,7 +111,7 @@ class Deployment:
             child.stop(timedelta(seconds=15))
 
     def done(self) -> Counter[tuple[int, str]]:
-        """(number, version and fields) of every effect."""
+        """Return (number, version and fields) of every effect."""
         lines = [line for path in self.effects.iterdir() for line in path.read_text().splitlines()]
         return Counter(
             (int(number), rest) for number, _, rest in (line.partition(" ") for line in lines)
@@ -142,7 +142,7 @@ def test_another_version_takes_over_without_a_loss_or_a_repetition(
     settings = Settings.load(master="local[2]").with_services(
         broker.url, server.url, broker.management_url
     )
-    # As the spouts would, who come to it a moment after they said that they are there.
+    # Declared here because the spouts do so only a moment after they report their presence.
     declare_queue(broker.url, WorkQueue(name=QUEUE))
     with (
         deployed(tmp_path, settings) as deployment,

@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own: it runs beside folders of any name, and is typed."""
+"""The wheel in a clean environment: it runs beside folders of any name, and is typed."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ def topology() -> Topology:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> Path:
-    """The Python of an environment with the wheel and the libraries, but without this checkout."""
+    """Return the Python of an environment with the wheel and the libraries only."""
     folder = tmp_path_factory.mktemp("installed")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
     venv.create(folder / "env", symlinks=True)
     [place] = (folder / "env").glob("lib/python*/site-packages")
-    # The .pth files of a folder that is named in a .pth file are not read: the checkout's is one.
+    # Python ignores .pth files in a folder that is itself named in a .pth file, such as the
+    # checkout's.
     (place / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     [wheel] = folder.glob("tiercel-*.whl")
     python = folder / "env/bin/python"
@@ -65,7 +66,7 @@ def python(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A folder of a user, whose modules have the names of ours."""
+    """A user's folder whose modules have the names of ours."""
     for name in THEIRS:
         path = tmp_path / "theirs" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 """Two topologies in a row: orders are read, split and priced by a service, and become messages of
-the second.
+the second topology.
 """
 
 import os
@@ -12,7 +12,7 @@ from tiercel import BasicBolt, Config, QueueSink, QueueSpout, TopologyBuilder
 
 ORDERS = "orders"
 INVOICES = "invoices"
-# Names the folder for booked invoices, and the file with the address of the service.
+# Variable that names the folder for booked invoices; and the file with the service's address.
 FOLDER = "TIERCEL_TEST_TRACED"
 SERVICE = "service"
 
@@ -26,7 +26,7 @@ class Split(BasicBolt):
 
 
 class Price(BasicBolt):
-    """Asks a service, as an instrumented client of HTTP does."""
+    """Calls a service, as an instrumented HTTP client does."""
 
     output_fields = "item string, price string"
 

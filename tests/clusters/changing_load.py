@@ -42,7 +42,7 @@ TARGET_S = 60.0
 # Time for the first message; an executor comes within this time on a machine of two busy cores.
 _START_S = 240.0
 _COMES_S = 30.0
-# Messages that wait without being a backlog: those of two seconds.
+# Waiting messages that are no backlog yet: two seconds of them.
 _FEW_S = 2.0
 WORK = Work(
     topology="waiting_work:topology",

@@ -1,5 +1,5 @@
-"""A topology under a steady load while executors are killed: what was counted, and how soon it was
-at full pace again.
+"""A topology under a steady load while executors are killed: its counts, and how soon it is back at
+full pace.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tiercel.acker.metrics.contract import total_of
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues.broker.depths import depths
 
-# Seconds under load before a fault, counted from when the one before was over; and from the last
-# fault to the look at the pace.
+# Seconds under load before a fault, from the end of the previous one; and from the last fault until
+# the pace is measured.
 CALM_S = 10.0
 RECOVERED_WITHIN_S = 30.0
 LOOK_S = 10.0
@@ -38,13 +38,13 @@ _PATIENCE = timedelta(seconds=60)
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A topology of one queue, and the load that it gets."""
+    """A topology of one queue, and its load."""
 
     topology: str
     name: str
     queue: str
     spout: str
-    # The stateful bolt, whose state counts the words of the messages.
+    # The stateful bolt that counts the words of the messages.
     bolt: str
     # Messages per second.
     rate: int
@@ -60,7 +60,7 @@ WORD_COUNT = Work(
     rate=500,
     body=lambda number: f"the falcon {number % 997} and the tiercel {number % 7}",
 )
-# One core does five of these per second.
+# One core can process five of these per second.
 SLOW_WORK = Work(
     topology="slow_work:topology",
     name="slow-work",
@@ -74,7 +74,7 @@ SLOW_WORK = Work(
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Servers, and the folder and environment in which ``tiercel`` is started."""
+    """Servers, and the folder and environment of ``tiercel`` processes."""
 
     amqp_url: str
     redis_url: str
@@ -117,12 +117,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Seen:
-    """Findings of an exam; ``str`` is a row of a table in Markdown."""
+    """Findings of an exam; ``str`` is a row of a Markdown table."""
 
     work: str
     first_s: float = 0.0
     kills: list[str] = field(default_factory=list)
-    # Seconds from each of them until messages were acked again.
+    # Seconds from each fault until messages were acked again.
     back_s: list[float] = field(default_factory=list)
     published: int = 0
     acked: int = 0
@@ -150,7 +150,7 @@ class Seen:
 
     @property
     def faults(self) -> list[str]:
-        """Broken promises, one sentence each."""
+        """Return the broken promises, one sentence each."""
         found = []
         if self.lost or self.dead:
             found.append(f"{self.lost} lost, {self.dead} dead letters")
@@ -164,7 +164,7 @@ class Seen:
 
 
 class Exam:
-    """One topology that runs, on servers that this process reaches."""
+    """One running topology, on servers that this process can reach."""
 
     def __init__(self, work: Work, place: Place, alive: Callable[[], None]) -> None:
         """``alive`` raises if a process of the topology has ended."""
@@ -173,7 +173,7 @@ class Exam:
         self._alive = alive
         self._stop = threading.Event()
         self._published = 0
-        # The topology may have run before, on these servers.
+        # The topology may have run before on these servers.
         self._totals_before: Counter[str] = Counter()
         self._counted_before: Counter[str] = Counter()
         self._totals_before = self._totals()
@@ -182,7 +182,7 @@ class Exam:
         declare_queue(place.amqp_url, WorkQueue(name=work.queue))
 
     def take(self, kills: Sequence[Callable[[], str]]) -> Seen:
-        """Run the topology through all of it; returns what was seen."""
+        """Run the topology through the whole exam; return the findings."""
         seen = Seen(work=self._work.name)
         began = time.monotonic()
         self._publish(iter([self._work.body(0)]))
@@ -226,7 +226,7 @@ class Exam:
         seen.extra = (counted - expected).total()
 
     def _counted(self) -> Counter[str]:
-        """Read the state by the command that a user has."""
+        """Read the state with the user's command."""
         done = subprocess.run(
             [sys.executable, "-m", "tiercel", "state", "show", self._work.name, self._work.bolt,
              "--json", "--limit", "1000000", "--redis", self._place.redis_url],

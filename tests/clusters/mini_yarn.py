@@ -1,5 +1,5 @@
 """Hadoop's own mini cluster: a resource manager and NodeManagers in one process, whose containers
-are processes of this machine. Its jars and class come by Maven, into ``.cache/yarn``.
+are processes of this machine. Maven fetches its jars and class into ``.cache/yarn``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def classpath() -> str:
 
 
 def environment_archive() -> Path:
-    """Pack this Python environment as docs/deploy.md says: what tiercel depends on, and no more.
+    """Pack this Python environment as docs/deploy.md says: tiercel's dependencies, and no more.
 
     Spark's jars come from YARN.
     """
@@ -99,9 +99,9 @@ def _files(wanted: set[str]) -> list[Path]:
 
 
 class MiniYarn:
-    """YARN with NodeManagers, for the ``with`` block.
+    """YARN with NodeManagers; a context manager.
 
-    ``configuration`` is the folder that ``HADOOP_CONF_DIR`` names.
+    ``configuration`` is the folder for ``HADOOP_CONF_DIR``.
     """
 
     def __init__(self, folder: Path, nodes: int = 2) -> None:
@@ -143,7 +143,7 @@ class MiniYarn:
 
     @property
     def executors(self) -> list[int]:
-        """The JVMs of Spark's executors, oldest first."""
+        """Return the JVMs of Spark's executors, oldest first."""
         found = [pid for pid in self._containers(_EXECUTOR) if _is_java(pid)]
         return sorted(found, key=lambda pid: Path(f"/proc/{pid}").stat().st_ctime)
 
@@ -161,7 +161,7 @@ class MiniYarn:
         return "\nready\n" in f"\n{text}"
 
     def _containers(self, command: bytes) -> list[int]:
-        """Processes that work below the cluster's folder and have this in their command."""
+        """Return processes below the cluster's folder with this word in their command."""
         found = []
         for process in Path("/proc").iterdir():
             if process.name.isdecimal():

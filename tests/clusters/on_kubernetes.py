@@ -1,10 +1,10 @@
 """``make test-kubernetes``: installs the chart and runs word count and slow work in pods, while
 executors and pods are killed and a node is drained; scales, upgrades and uninstalls it.
 
-With ``KUBECONFIG`` set it takes the current context and namespace, and then needs ``TIERCEL_AMQP``
-and ``TIERCEL_REDIS``, which pods and this process reach, and ``TIERCEL_IMAGE``. Else it makes a
-cluster of one node on this machine, as root. An argument, ``standalone`` or ``kubernetes``, chooses
-one kind of Spark.
+If ``KUBECONFIG`` is set, it uses the current context and namespace, and needs ``TIERCEL_AMQP`` and
+``TIERCEL_REDIS``, which pods and this process can reach, and ``TIERCEL_IMAGE``. Otherwise it makes
+a cluster of one node on this machine, as root. An argument, ``standalone`` or ``kubernetes``,
+chooses one kind of Spark.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXECUTORS = {"standalone": "spark-worker", "kubernetes": "executor"}
 _DRAINED_S = 15
 
 
-# In a pod: /proc has the processes of its container only.
+# In a pod, /proc has only the processes of its container.
 _KILL_EXECUTORS = """
 import os, pathlib, signal
 found = [
@@ -60,10 +60,10 @@ raise SystemExit(not found)
 
 
 class Cluster:
-    """The cluster that a kubeconfig names, by kubectl and helm; and the servers that pods use."""
+    """The cluster of a kubeconfig, through kubectl and helm; and the servers that pods use."""
 
     def __init__(self, place: Place, pods: Place, image: str, kubeconfig: str) -> None:
-        """``pods`` has the addresses of the servers as pods reach them."""
+        """``pods`` has the addresses of the servers for pods."""
         self.place = place
         self._pods = pods
         self._image = image
@@ -77,7 +77,7 @@ class Cluster:
     def install(self, work: Work, mode: str, **others: object) -> float:
         """Install the chart, or upgrade it; return the seconds until all is Running and Ready.
 
-        All values but the image, the topology, Spark's mode and ``others`` are the default ones.
+        All values but the image, the topology, Spark's mode and ``others`` are the defaults.
         """
         self._secret(
             "tiercel-addresses",
@@ -103,7 +103,7 @@ class Cluster:
         return time.monotonic() - began
 
     def uninstall(self) -> float:
-        """Remove the release; return the seconds until no pod is left."""
+        """Remove the release; return the seconds until its last pod is gone."""
         began = time.monotonic()
         self._run("helm", "uninstall", RELEASE)
         wait_until(lambda: not self.pods(), 180, "all pods to be gone")
@@ -123,7 +123,7 @@ class Cluster:
             raise
 
     def pods(self, component: str = "") -> list[str]:
-        """Return the pods of a component, oldest first, or those of all."""
+        """Return the pods of a component, or all pods, oldest first."""
         wanted = f"app.kubernetes.io/component={component}" if component else PARTS
         form = "jsonpath={range .items[*]}{.metadata.name}{'\\n'}{end}"
         order = "--sort-by=.metadata.creationTimestamp"
@@ -147,7 +147,7 @@ class Cluster:
         return f"{len(chosen)} pod{'s' * (len(chosen) > 1)} of {component} deleted, no grace"
 
     def drain(self) -> str:
-        """Drain a node of the release for some seconds: where it is the only one, pods wait."""
+        """Drain a node of the release for some seconds: if it is the only one, pods wait."""
         [node, *_] = self.kubectl(
             "get", "pods", "-l", PARTS, "-o", "jsonpath={.items[*].spec.nodeName}"
         ).split()
@@ -190,7 +190,7 @@ def _is_ready(deployment: dict[str, Any]) -> bool:
 
 
 def examined(cluster: Cluster, modes: Sequence[str]) -> int:
-    """Run both topologies through their exams, on these kinds of Spark; print what was seen."""
+    """Run both topologies through their exams, on these kinds of Spark; print the findings."""
     seen: list[Seen] = []
     faults = []
     for mode in modes:
@@ -212,7 +212,7 @@ def examined(cluster: Cluster, modes: Sequence[str]) -> int:
 
 
 def faults_of(cluster: Cluster, work: Work, mode: str) -> list[Callable[[], str]]:
-    """Return what happens to the pods of a topology under load."""
+    """Return the faults for the pods of a topology under load."""
     pods = EXECUTORS[mode]
     faults: list[Callable[[], str]] = [
         partial(cluster.kill, pods),
@@ -267,7 +267,7 @@ def main() -> int:
 
 
 def archived(folder: Path) -> tuple[str, list[Path]]:
-    """Build the image of docs/deploy.md and the one of pods' sandboxes; save both."""
+    """Build the image of docs/deploy.md and the image of pods' sandboxes; save both."""
     with closing(engine()) as client:
         image, _ = build_image(client)
         context = folder / "pause"
@@ -285,7 +285,7 @@ def archived(folder: Path) -> tuple[str, list[Path]]:
 
 
 def on_own_node(modes: Sequence[str], image: str, archives: Sequence[Path]) -> int:
-    """Within namespaces of its own."""
+    """Run the exams on a node in separate namespaces."""
     with tempfile.TemporaryDirectory(prefix="tk-") as name:
         folder = Path(name)
         began = time.monotonic()
@@ -303,7 +303,7 @@ def on_own_node(modes: Sequence[str], image: str, archives: Sequence[Path]) -> i
 
 
 def keep(folder: Path) -> None:
-    """Keep the logs of the node and of its pods, which end with the folder."""
+    """Keep the logs of the node and of its pods, which would be deleted with the folder."""
     kept = ROOT / "artifacts/kubernetes"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
@@ -318,7 +318,7 @@ def keep(folder: Path) -> None:
 def cluster_of(
     servers: EmbeddedServices, folder: Path, image: str, kubeconfig: Path
 ) -> Iterator[Cluster]:
-    """Have pods reach the embedded servers, which listen on loopback, at the node's address."""
+    """Let pods reach the embedded servers, which listen on loopback, at the node's address."""
     urls = servers.amqp_url, servers.redis_url
     for url in urls:
         port = str(urlsplit(url).port)
@@ -333,7 +333,7 @@ def cluster_of(
 
 
 def on_given_cluster(modes: Sequence[str]) -> int:
-    """On the cluster that the environment names."""
+    """Run the exams on the cluster that the environment names."""
     missing = [
         name
         for name in ("TIERCEL_AMQP", "TIERCEL_REDIS", "TIERCEL_IMAGE")

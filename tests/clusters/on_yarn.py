@@ -1,6 +1,6 @@
 """``make test-yarn``: word count and slow work on YARN, while executors are killed.
 
-The environment is shipped as docs/deploy.md says; all else has its default.
+The environment is shipped as docs/deploy.md says; all other settings are the defaults.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.clusters.mini_yarn import ROOT, VERSION, MiniYarn, environment_archiv
 from tiercel.compose.embedded import EmbeddedServices
 
 _PYTHON = "./environment/bin/python"
-# Executors to kill: one after the other, and then both. Spark ends an application by default when
-# it has lost three.
+# Executors to kill: one after the other, and then two at once. By default Spark ends an application
+# that has lost three.
 _KILLS = (1, 1, 2, 2)
 
 
 def main() -> int:
-    """Print what was seen; return 1 if any of it must not be."""
-    # Ended from outside, it ends all that it has started.
+    """Print the findings; return 1 if any promise was broken."""
+    # If this process is terminated, it ends all its children.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     archive = environment_archive()
     with tempfile.TemporaryDirectory(prefix="tiercel-yarn-") as name:
@@ -61,7 +61,7 @@ def main() -> int:
 def examined(work: Work, place: Place, yarn: MiniYarn, archive: Path) -> Seen:
     """Run one topology with the options of docs/deploy.md."""
     options = {
-        # By default in the user's home folder, where a killed driver would leave it.
+        # The default is the user's home folder, where a killed driver would leave files.
         "spark.yarn.stagingDir": f"file://{place.folder}",
         "spark.yarn.dist.archives": f"{archive}#environment",
         "spark.authenticate": "true",
@@ -74,7 +74,7 @@ def examined(work: Work, place: Place, yarn: MiniYarn, archive: Path) -> Seen:
 
 
 def shown(seen: list[Seen]) -> int:
-    """Print the table and what must not be."""
+    """Print the table and the broken promises."""
     spark = metadata.version("pyspark")
     print(f"\nHadoop {VERSION}, Spark {spark}, Python {sys.version.split()[0]}\n\n{Seen.HEAD}")
     for each in seen:
@@ -86,7 +86,7 @@ def shown(seen: list[Seen]) -> int:
 
 
 def keep(folder: Path) -> None:
-    """Keep the logs, which end with the folder."""
+    """Keep the logs, which would be deleted with the folder."""
     kept = ROOT / "artifacts/yarn"
     kept.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.log"):

@@ -1,8 +1,8 @@
-"""A Kubernetes of one real node, for machines that have none: its servers and etcd are compiled
-from their Go modules, into ``.cache/kubernetes``; containerd and runc are the machine's.
+"""A Kubernetes of one real node, for machines without one: its servers and etcd are compiled from
+their Go modules into ``.cache/kubernetes``; containerd and runc are the machine's.
 
-All of it, pods included, is in namespaces of its own for network, mounts and processes, which end
-with ``node`` or with the process that called it. No packet leaves them.
+The node and its pods are in separate namespaces for network, mounts and processes, which end with
+``node`` or with its calling process. No packet leaves them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ ADDRESS = "192.168.77.1"
 _PODS = "10.244.0.0/24"
 _SERVICES = "10.96.0.0/16"
 _CGROUPS = Path("/sys/fs/cgroup")
-# Folders in which kubelet, containerd and CNI write, whatever they are told: empty in the node.
+# Folders that kubelet, containerd and CNI use regardless of their settings; they are empty in the
+# node.
 _OWN_FOLDERS = ("/run", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers")
 _START_S = 180
-# Pods get what a node of 8 GB leaves them, whatever this machine has.
+# Pods get the memory that a node of 8 GB leaves them, however much this machine has.
 MEMORY = 7 << 30
 NEEDED = ("go", "containerd", "ctr", "runc", "iptables", "ip", "openssl", "unshare")
 _PATH = f"{BIN}:{os.environ['PATH']}:/usr/local/go/bin:/usr/sbin:/sbin"
@@ -50,7 +51,7 @@ _STAMP = "component-base/version"
 
 
 def programs() -> None:
-    """Compile what is not there: about five minutes on two cores."""
+    """Compile the missing programs, in about five minutes on two cores."""
     if os.geteuid():
         sys.exit(
             "a cluster of one node on this machine takes root; "
@@ -89,7 +90,7 @@ def programs() -> None:
 
 
 def within(arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs another one in namespaces of its own."""
+    """Return the command that runs another command in separate namespaces."""
     return [
         "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=TERM", "--mount-proc",
         *arguments,
@@ -98,11 +99,11 @@ def within(arguments: Sequence[str]) -> list[str]:
 
 @contextmanager
 def node(folder: Path, archives: Sequence[Path]) -> Iterator[Path]:
-    """Run a node with the images of these docker archives; yields its kubeconfig.
+    """Run a node with the images of these docker archives; yield its kubeconfig.
 
-    Call it in a process that ``within`` has started.
+    Call it in a process started by ``within``.
     """
-    # Those that a killed node has left are empty.
+    # Groups left by a killed node are empty.
     if not all(_removed(group) for group in _CGROUPS.glob("*/kubepods")):
         raise RuntimeError("another kubelet runs on this machine: /sys/fs/cgroup/*/kubepods")
     made = _Node(folder)
@@ -122,9 +123,9 @@ def node(folder: Path, archives: Sequence[Path]) -> Iterator[Path]:
 
 @contextmanager
 def control_plane(folder: Path) -> Iterator[Path]:
-    """Run the API server and the controllers, without a node; yields the kubeconfig.
+    """Run the API server and the controllers, without a node; yield the kubeconfig.
 
-    Call it in a process that ``within`` has started.
+    Call it in a process started by ``within``.
     """
     made = _Node(folder)
     try:
@@ -153,7 +154,7 @@ class _Node:
             self._exits.callback(self.run, "umount", "--lazy", name)
 
     def network(self) -> None:
-        """A bridge is the node, and all routes end at it."""
+        """Make the network: a bridge is the node, and all routes end at it."""
         for line in (
             "ip link set lo up",
             "ip link add node0 type bridge",
@@ -200,7 +201,7 @@ class _Node:
         self._until("containerd", "ctr", "-a", f"{self._folder}/containerd.sock", "version")
 
     def controllers(self) -> None:
-        """Start the controllers, such as that of Deployments."""
+        """Start the controllers, for example of Deployments."""
         self._start(
             "kube-controller-manager", f"--kubeconfig={self._folder / 'kubeconfig'}",
             "--leader-elect=false", "--service-account-private-key-file=accounts.key",
@@ -208,7 +209,7 @@ class _Node:
         )  # fmt: skip
 
     def join(self) -> None:
-        """Start what makes this machine a node, and wait until it is Ready."""
+        """Start the programs that make this machine a node, and wait until it is Ready."""
         self.controllers()
         write = self._write
         config = f"--kubeconfig={self._folder / 'kubeconfig'}"
@@ -231,10 +232,10 @@ class _Node:
         )
 
     def close(self) -> None:
-        """End all; unmount, so that the folder can be deleted; remove control groups."""
+        """End all processes; unmount, so that the folder can be deleted; remove control groups."""
         own = os.getpid()
         for process in Path("/proc").iterdir():
-            # In a process namespace of its own, all others are the node's.
+            # In a separate process namespace, all other processes are the node's.
             if own == 1 and process.name.isdecimal() and process.name != "1":
                 with suppress(ProcessLookupError):
                     os.kill(int(process.name), 9)
@@ -291,7 +292,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _removed(group: Path) -> bool:
-    """Remove a control group and those below it; False if one still has processes."""
+    """Remove a control group and its children; return False if one still has processes."""
     for folder, _, _ in os.walk(group, topdown=False):
         with suppress(OSError):
             Path(folder).rmdir()
@@ -313,7 +314,7 @@ def _kubelet(folder: Path) -> dict[str, object]:
         "resolvConf": "",
         "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
-        # The rest is not for pods.
+        # The other resources are not for pods.
         "systemReserved": {"memory": str(max(0, machine - MEMORY))},
         "podLogsDir": str(folder / "logs"),
         "volumePluginDir": str(folder / "plugins"),
@@ -332,7 +333,7 @@ def _proxy(folder: Path) -> dict[str, object]:
     }
 
 
-# Each pod is a link of its own, so that all packets pass the rules for services.
+# Each pod has its own link, so that all packets pass the rules for services.
 _CNI = {
     "cniVersion": "0.4.0",
     "name": "pods",

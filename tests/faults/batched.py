@@ -1,4 +1,4 @@
-"""The topology of batches into a database, some of whose messages are bad, and one is deadly."""
+"""A topology that writes batches into a database; some messages are bad, and one is deadly."""
 
 import os
 import signal

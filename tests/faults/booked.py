@@ -1,7 +1,7 @@
-"""The topology of effects that take place once: each number is booked in a state, and in
+"""A topology with effects that take place once: each number is booked in a state, and in
 PostgreSQL.
 
-PGHOST and its like say where that is.
+PGHOST and similar variables name the PostgreSQL server.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ NAME = "booked"
 QUEUE = "booked"
 ACCOUNTS = 23
 PARALLELISM = 4
-# Without a primary key: nothing but the keys keeps doubles out.
+# Without a primary key: only tiercel's keys prevent duplicates.
 TABLE = "CREATE TABLE booked (number bigint, account bigint NOT NULL, balance bigint NOT NULL)"
 
 
-# Some numbers are rejected when they are booked, as long as a file of this name stands.
+# While a file of this name exists, some numbers are rejected when they are booked.
 REJECT = "reject"
 _REJECTED = 101
 
 
 class Assign(BasicBolt):
-    """Each number becomes a debit and a credit: two tuples of one message."""
+    """Turns each number into a debit and a credit: two tuples of one message."""
 
     output_fields = "number long, account long"
 
@@ -54,7 +54,7 @@ class Book(StatefulBolt):
 
 
 class Doubt(BasicBolt):
-    """Has messages die whose effects took place."""
+    """Rejects messages whose effects took place."""
 
     def execute(self, tup, collector):
         if tup["number"] % _REJECTED == 0 and (Path(os.environ[EFFECTS]) / REJECT).exists():
@@ -67,7 +67,7 @@ def topology():
     )
     builder.set_spout("numbers", QueueSpout(QUEUE, fields="number long", identity="body"), 2)
     builder.set_bolt("assign", Assign(), 2).shuffle_grouping("numbers")
-    # By chance: one number may be at two tasks at once.
+    # At random, so that one number may be at two tasks at once.
     builder.set_bolt("book", Book(), PARALLELISM).shuffle_grouping("assign")
     sink = DatabaseSink("postgresql://", NAME, patience_secs=120)
     builder.set_bolt("database", sink, PARALLELISM).shuffle_grouping("book")

@@ -1,4 +1,4 @@
-"""The topologies of slow work, of odd messages, and of an executor that vanishes.
+"""Topologies of slow work, of odd messages, and of an executor that vanishes.
 
 An effect is a line in a file of its process, written before the ack.
 """
@@ -17,11 +17,11 @@ TIMED = "timed"
 PACED = "paced"
 VANISHED = "vanished"
 FILLING = "filling"
-# Tuples of each message that fills Redis.
+# Tuples per message that fills Redis.
 PARTS = 5
 # Duration of the tuple in which an executor vanishes.
 HOLD_S = 3.0
-# Per tuple of the slow bolt, and of the one whose tuples are timed.
+# Seconds per tuple of the slow bolt, and of the bolt whose tuples are timed.
 SLOW_S = 0.5
 TIMED_S = 1.0
 EFFECTS = "TIERCEL_TEST_EFFECTS"
@@ -42,19 +42,19 @@ def digest(body):
 
 
 class Executions:
-    """The effects as they are now, repeats included."""
+    """A snapshot of the effects, repeats included."""
 
     def __init__(self, folder):
         self.begun = Counter()
         self.done = Counter()
-        # Time at which each was done for the first time.
+        # Time at which each was first done.
         self.first_at = {}
         self.last_at = 0.0
-        # The processes that are in a call of ``execute``, or were when they were killed.
+        # Processes that are in a call of ``execute``, or were when they were killed.
         self.busy = []
         for path in folder.iterdir():
             lines = path.read_text().split("\n")
-            # A line that is still being written has no end: it is left for the next look.
+            # A line that is still being written has no end, and is left for the next snapshot.
             for what, key, at in map(str.split, lines[:-1]):
                 self._count(what, key, float(at))
             if len(lines) > 1 and lines[-2].startswith(BEGUN):
@@ -80,7 +80,7 @@ class Slow(BasicBolt):
 
 
 class Paced(BasicBolt):
-    """As long as the message says."""
+    """Takes as long as the message says."""
 
     def execute(self, tup, collector):
         if tup["seconds"]:
@@ -100,7 +100,7 @@ class Digest(BasicBolt):
 
 
 def hold_order(folder):
-    """While this file is there, the next tuple takes it away and lasts."""
+    """Return the order file: while it exists, the next tuple removes it and takes long."""
     return folder.with_name(folder.name + "-hold")
 
 
@@ -134,7 +134,7 @@ class Count(StatefulBolt):
 
 
 def slow(queue=SLOW, seconds=SLOW_S):
-    """All settings are the default ones."""
+    """Build a topology with default settings."""
     builder = TopologyBuilder(f"{queue}-work")
     builder.set_spout("numbers", QueueSpout(queue, fields="number long", format="json"))
     builder.set_bolt("slow", Slow(seconds), parallelism=4).shuffle_grouping("numbers")
@@ -146,7 +146,7 @@ def timed():
 
 
 def paced():
-    """A message times out sooner than a driver is replaced."""
+    """Build a topology whose messages time out before a dead driver is replaced."""
     builder = TopologyBuilder("paced", Config(message_timeout_secs=5))
     builder.set_spout("messages", QueueSpout(PACED, fields="seconds double"))
     builder.set_bolt("work", Paced(), parallelism=2).shuffle_grouping("messages")
@@ -154,7 +154,7 @@ def paced():
 
 
 def filling():
-    """Takes more at once than Redis has room for in the test."""
+    """Build a topology that takes more at once than the test's Redis has room for."""
     builder = TopologyBuilder("filling", Config(max_spout_pending=2_000, message_timeout_secs=300))
     builder.set_spout("texts", QueueSpout(FILLING, fields="number long, text string"))
     builder.set_bolt("part", Part(), parallelism=2).shuffle_grouping("texts")
@@ -163,7 +163,7 @@ def filling():
 
 
 def odd():
-    """Whole bodies, through two bolts."""
+    """Build a topology that sends whole bodies through two bolts."""
     builder = TopologyBuilder("odd-load")
     builder.set_spout("bodies", QueueSpout(ODD, fields="body binary"))
     builder.set_bolt("pass", Pass(), parallelism=2).shuffle_grouping("bodies")
@@ -172,7 +172,7 @@ def odd():
 
 
 def vanished(spark_options=None):
-    """Nothing times out. One bolt task per executor."""
+    """Build a topology without timeouts, and with one bolt task per executor."""
     builder = TopologyBuilder(
         "vanished", Config(message_timeout_secs=300, spark_options=spark_options or {})
     )
@@ -182,9 +182,7 @@ def vanished(spark_options=None):
 
 
 def given_up():
-    """Spark takes an executor for lost after twenty seconds without a word, and not
-    after two minutes.
-    """
+    """Make Spark give up an executor after twenty seconds of silence instead of two minutes."""
     silence = {
         "spark.network.timeout": "20s",
         "spark.network.timeoutInterval": "5s",

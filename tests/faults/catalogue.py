@@ -1,6 +1,6 @@
-"""The faults, by the name under which the table shows them. Each is over when its call returns.
+"""The faults, by their names in the table. Each is over when its call returns.
 
-These strike bolts that are quick and bodies that are small. The others are elsewhere:
+They strike quick bolts and small bodies. Other faults are elsewhere:
 
 * slow bolts: ``test_slow_work.py``; bodies of megabytes and odd headers: ``test_odd_load.py``;
   messages that kill or hang the Python process, or eat its memory: ``test_deadly.py``;
@@ -11,7 +11,7 @@ These strike bolts that are quick and bodies that are small. The others are else
 * faults that repeat more than twenty times, and faults that last several consumer timeouts
   (scaled), for which Spark is not needed: ``tests/integration/queues/test_long_faults.py``.
 
-All of them have four bolt tasks on two slots, so that each process has several.
+All topologies have four bolt tasks on two slots, so that each process has several.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def replies_lost(stack: Stack) -> None:
 
 
 def failed_over(stack: Stack) -> None:
-    """To a replica that has nothing yet."""
+    """Fail over to an empty replica."""
     replica = stack.another_redis()
     client = connect(replica.url)
     client.config_set("requirepass", urlsplit(stack.redis.url).password or "")
@@ -117,7 +117,7 @@ def failed_over(stack: Stack) -> None:
 
 
 def failed_back(stack: Stack) -> None:
-    """To the first one, which has forgotten what it knew."""
+    """Fail back to the first server, which has lost its data."""
     stack.redis.resume()
     client = connect(stack.redis.url)
     client.flushall()
@@ -140,8 +140,8 @@ def driver_killed(stack: Stack) -> None:
 
 
 def ended_and_started(name: str) -> Fault:
-    """As an operator or a container engine does it: SIGTERM, and a new one when the
-    old one has ended.
+    """Restart a process as an operator or a container engine does: SIGTERM, and a new one after its
+    end.
     """
 
     def fault(stack: Stack) -> None:
@@ -153,7 +153,7 @@ def ended_and_started(name: str) -> Fault:
 
 
 def python_worker_killed(stack: Stack) -> None:
-    # In the soak the driver may just have been started again.
+    # In the soak the driver may have just been restarted.
     workers = wait_until(lambda: python_workers(stack.pid("driver")), 120, "Spark's Python workers")
     os.kill(workers[-1], signal.SIGKILL)
 
@@ -189,15 +189,14 @@ FAULTS: dict[str, Fault] = {
     "bolt: 1 % of the tuples raise, for 10 s": tuples_raise,
 }
 
-# Two at once.
+# Two faults at once.
 TOGETHER = [
     ("driver: SIGKILL", "Redis: SIGKILL, comes back empty"),
     ("broker: SIGKILL and start", "spout worker: SIGKILL"),
     ("broker: connections cut", "Redis: a reply lost every 0.1 s for 4 s"),
 ]
 
-# Left to `make test-matrix`: each takes longer than the others, or shows what
-# another one shows too.
+# Left to `make test-matrix`: each takes longer than the others, or shows the same as another.
 SLOW = {
     "broker: away for 20 s, message timeout 15 s",
     "broker: everything 2 s late for 15 s",
@@ -210,7 +209,7 @@ SLOW = {
     "driver: SIGTERM, started again",
 }
 
-# Of each process and server the fault that has found the most: `make test` takes these.
+# For each process and server the fault that has found the most bugs: `make test` runs these.
 QUICK = {
     "broker: SIGKILL and start",
     "Redis: SIGKILL, comes back empty",
@@ -234,7 +233,7 @@ _END_PROCESSES = {
     "driver: SIGTERM, started again",
     "Spark: a Python worker, SIGKILL",
 }
-# A run may be over after these, and the tasks of the next one may be in other Python workers.
+# After these faults a run may end, and the next run's tasks may be in other Python workers.
 _FAIL_TASKS = {
     "Redis: SIGSTOP for 10 s",
     "Redis: out of memory for 10 s",
@@ -244,11 +243,7 @@ _FAIL_TASKS = {
 }
 
 _DRAWN = FAULTS.keys() - _TOO_LONG
-# The parts of the soak: the share of its time, and the faults that are drawn in it.
-#
-# How much memory a process takes is seen of one that lives. So what ends processes comes first:
-# from the second part on servers, driver, JVM and spout workers live to the end, in the third
-# Spark's Python workers too.
+# Parts of the soak: the share of its time, and the faults drawn in it.
 SOAK = [
     (0.3, sorted(_DRAWN)),
     (0.3, sorted(_DRAWN - _END_PROCESSES)),

@@ -1,4 +1,4 @@
-"""The running topology that the faults of one module share, and the table at the end."""
+"""The running topology shared by the faults of one module, and the table at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.servers import Servers
 def started(
     folders: pytest.TempPathFactory, servers: Servers, config: pytest.Config, master: str
 ) -> Stack:
-    """A stack to be entered."""
+    """Return a stack to be entered."""
     return Stack(
         folders.mktemp("effects"),
         master=master,
@@ -32,7 +32,7 @@ def started(
 def stack(
     tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config
 ) -> Iterator[Stack]:
-    """One for the faults and the soak: most of the time goes into Spark's start."""
+    """One stack for the faults and the soak, because Spark's start takes most of the time."""
     with started(tmp_path_factory, servers, pytestconfig, "local[2]") as running:
         restart_in_order(running.rabbitmq)
         yield running
@@ -42,14 +42,14 @@ def stack(
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, servers: Servers, pytestconfig: pytest.Config
 ) -> Iterator[Stack]:
-    """With two executors, each a process."""
+    """A stack with two executors, each a process."""
     with started(tmp_path_factory, servers, pytestconfig, "local-cluster[2,1,1024]") as running:
         restart_in_order(running.rabbitmq)
         yield running
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Give the table of one of several processes to the process that prints it."""
+    """Send this worker process's table to the process that prints it."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["faults"] = {
@@ -61,7 +61,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over the table of a process that has ended; one that crashed has left none."""
+    """Take over the table of a worker process that has ended; a crashed one has left none."""
     if found := getattr(node, "workeroutput", {}).get("faults"):
         REPORT.rows += [Shown(**row) for row in found["rows"]]
         REPORT.rate = REPORT.rate or found["rate"]

@@ -1,6 +1,6 @@
-"""The topology of the tests with messages that kill the Python process.
+"""A topology for messages that kill the Python process.
 
-Effects survive it, as in ``numbered``.
+Effects survive the death, as in ``numbered``.
 """
 
 import ctypes
@@ -17,15 +17,15 @@ QUEUE = "deadly"
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 DELIVERY_LIMIT = 2
 PARTS = 3
-# Of addresses, most of which are unused: what a Python worker asks for beyond this is refused.
+# Of address space, most of it unused; a Python worker that asks for more is refused.
 LARGEST_PROCESS_MIB = 3072
 
 _STEP = 1024 * 1024
 
 
 def allocate():
-    """Until there is no more; slowly enough for what looks after the memory."""
-    # If it is not bounded, the kernel takes this process first, and none of the machine's others.
+    """Allocate until memory runs out, slowly enough for the watcher of the memory."""
+    # Without a bound, the kernel kills this process first, and no other process of the machine.
     Path("/proc/self/oom_score_adj").write_text("1000")
     held = []
     while True:
@@ -73,7 +73,7 @@ class Record(BasicBolt):
 
 
 def effects(folder: Path) -> Counter:
-    """Number to how many of its parts were recorded, repeats included."""
+    """Return how many of its parts were recorded for each number, repeats included."""
     return Counter(
         int(line.split()[0]) for path in folder.iterdir() for line in path.read_text().splitlines()
     )

@@ -1,5 +1,5 @@
-"""Each execution of the two bolts of ``numbered``, by the step that it was in, and those that a
-killed process had in hand.
+"""Executions of the two bolts of ``numbered``, by step, and the ones that a killed process had in
+hand.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Names the folder of the effects, which are the executions of the second bolt.
+# Variable that names the folder of the effects, which are the executions of the second bolt.
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 
 
@@ -20,9 +20,9 @@ def first_folder(effects: Path) -> Path:
 
 
 class Lines:
-    """The executions of one bolt task in one process, a line each: number, part, step, time.
+    """Executions of one bolt task in one process, as lines of number, part, step and time.
 
-    For the bolt itself.
+    Used by the bolt itself.
     """
 
     def __init__(self, folder: Path, task: int) -> None:
@@ -35,8 +35,8 @@ class Lines:
         self._lines.append(f"{number} {part}")
 
     def write(self) -> None:
-        """At the end of the step, before its commit."""
-        # Only the process that executes knows its id: this may have been made before the fork.
+        """Write the lines at the end of the step, before its commit."""
+        # Only the executing process knows its id: this object may have been made before the fork.
         path = self._folder / f"{Path('/proc/self').readlink()}-{self._task}"
         end = f" {self._step} {time.time():.3f}\n"
         with path.open("a") as file:
@@ -53,19 +53,19 @@ class Execution(NamedTuple):
 
 
 class Repeats:
-    """Numbers executed more than once, and those that the processes that died had in hand: their
-    tasks' last steps.
+    """Numbers executed more than once, and numbers that dead processes had in hand, in their tasks'
+    last steps.
 
-    A task begins a step when the one before is committed. So whatever else is repeated was
-    committed before.
+    A task begins a step when the previous one is committed. So any other repeated number had been
+    committed.
     """
 
     def __init__(self, effects: Path, numbers: range) -> None:
-        """``numbers`` of the messages that are looked at."""
+        """``numbers`` are the numbers of the examined messages."""
         first, first_in_hand = _executed(first_folder(effects), numbers)
         second, second_in_hand = _executed(effects, numbers)
-        # A step of the first bolt that did other work is failed: all of these messages come again,
-        # with all their parts.
+        # If a repeated step of the first bolt does other work, all its messages fail and come
+        # again, with all their parts.
         from_the_start = {number for number, _ in first_in_hand}
         # (number, part) that the second bolt executed more than once.
         self.repeated = {key for key, times in second.items() if len(times) > 1}
@@ -74,7 +74,7 @@ class Repeats:
         self.strays = {
             number for number, part in self.repeated if (number, part) not in second_in_hand
         }
-        # Numbers that were executed again although no process that died had them in hand.
+        # Numbers executed again although no dead process had them in hand.
         self.strays = (self.strays | self.first_repeated) - from_the_start
         self._times = [*first.values(), *second.values()]
 
@@ -89,7 +89,7 @@ class Repeats:
 def _executed(
     folder: Path, numbers: range
 ) -> tuple[dict[tuple[int, int], list[float]], set[tuple[int, int]]]:
-    """The times of each (number, part), and those that ended processes had in hand."""
+    """Return the times of each (number, part), and the parts that dead processes had in hand."""
     times: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
     in_hand: set[tuple[int, int]] = set()
     for path in folder.iterdir():
@@ -103,7 +103,7 @@ def _executed(
 
 
 def lives(pid: int) -> bool:
-    """Tell if a process executes anything: one that has ended may wait for its parent to notice."""
+    """Tell if a process still executes; one that has ended may wait for its parent to notice."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -16,13 +16,13 @@ from tests.support.memory_bound import resident_bytes
 _SERVERS = ("RabbitMQ", "Redis")
 _JVM = "Spark's JVM, after a collection"
 _WORKER = "Spark: Python worker"
-# All that a topology consists of.
+# The processes of a topology.
 ROLES = frozenset({*_SERVERS, "driver", _JVM, _WORKER, "spout worker 0", "spout worker 1"})
 _LOOK_S = 2.0
-# The JVM is asked less often: each time it collects its garbage.
+# The JVM is asked less often, because it collects its garbage each time.
 _COLLECT_S = 10.0
 _MINUTE_S = 60.0
-# Memory that an allocator keeps or gives back as it likes. A Redis of 12 MiB has no other 10 %.
+# Memory that an allocator may keep or return. It is more than 10 % of a Redis of 12 MiB.
 _NOISE_BYTES = 8 * 2**20
 
 
@@ -49,7 +49,7 @@ class Grown:
 
 
 class Memory(Looking):
-    """Looks at it while it is entered; a process that was started again is another one."""
+    """Samples memory while entered; a restarted process counts as another one."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(_LOOK_S)
@@ -58,12 +58,12 @@ class Memory(Looking):
         self._collect_at = 0.0
 
     def not_shown(self) -> frozenset[str]:
-        """The roles of which no process lived long enough."""
+        """Return the roles in which no process lived long enough."""
         return ROLES.difference(grown.role for grown in self.grown())
 
     def grown(self) -> list[Grown]:
-        """Of each role the process that lived longest, if it had its first minute, a second
-        one and a last one.
+        """Return for each role the process that lived longest, if it had a first, a second and a
+        last minute.
         """
         longest: dict[str, Grown] = {}
         for (role, _), samples in self._samples.items():
@@ -82,7 +82,7 @@ class Memory(Looking):
         return sorted(longest.values(), key=lambda grown: grown.role)
 
     def lines(self) -> list[str]:
-        """In Markdown; none if no process lived for long enough."""
+        """Return the Markdown lines; none if no process lived long enough."""
         grown = [str(each) for each in self.grown()]
         head = [
             "| process | seen for | in its second minute | in its last | growth |",

@@ -14,19 +14,19 @@ from tests.support.entered import Looking
 _LOOK_S = 0.1
 _WHOLE = (1 << numbered.FAN_OUT) - 1
 WINDOW_S = 1.0
-# Within this a fault is seen in the rate, if ever.
+# A fault shows in the rate within this time, or not at all.
 SHOWS_S = 2.0
 
 
 class Meter(Looking):
-    """Follows the files of effects. An effect is (number, part)."""
+    """Follows the files of effects, each of which is a (number, part)."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(_LOOK_S)
         self._folder = folder
         self._read: dict[Path, int] = {}
         self._lock = threading.Lock()
-        # The parts of each number that were had, as bits: a soak has millions of effects.
+        # Parts seen of each number, as bits: a soak has millions of effects.
         self._parts: dict[int, int] = {}
         self._repeated: set[int] = set()
         self._effects = 0
@@ -35,7 +35,7 @@ class Meter(Looking):
         self._firsts: list[int] = [0]
 
     def processed(self, numbers: Iterable[int]) -> int:
-        """Count the messages that had all of their effects."""
+        """Count the messages that have all their effects."""
         self._look()
         with self._lock:
             return sum(self._parts.get(number) == _WHOLE for number in numbers)
@@ -46,7 +46,7 @@ class Meter(Looking):
             return len(self._repeated.intersection(numbers))
 
     def rate(self, since: float, until: float) -> float:
-        """Different messages per second between two times of the monotonic clock."""
+        """Return the different messages per second between two times of the monotonic clock."""
         with self._lock:
             first, last = (
                 self._firsts[min(bisect_left(self._times, at), len(self._times) - 1)]
@@ -55,11 +55,11 @@ class Meter(Looking):
         return (last - first) / numbered.FAN_OUT / (until - since)
 
     def recovered(self, since: float, rate: float) -> tuple[float, ...]:
-        """Seconds from ``since`` until messages were processed at ``rate`` over a whole
-        window; empty: not yet.
+        """Return the seconds from ``since`` until messages were processed at ``rate`` over a whole
+        window, in a tuple; empty if not yet.
 
-        What was in flight may still go on for a moment, as if nothing had happened: it is the first
-        good window after a bad one that counts, and 0 without a bad one soon.
+        Work in flight may go on for a moment after the fault. So the first good window after a bad
+        one counts, or 0 if no bad one follows soon.
         """
         if time.monotonic() < since + SHOWS_S + WINDOW_S + _LOOK_S:
             return ()
@@ -83,7 +83,7 @@ class Meter(Looking):
                 with path.open("rb") as file:
                     file.seek(self._read.get(path, 0))
                     text = file.read()
-                # A line that is half written is read when it is whole.
+                # A half-written line is read once it is complete.
                 whole = text[: text.rfind(b"\n") + 1]
                 self._read[path] = self._read.get(path, 0) + len(whole)
                 for line in whole.splitlines():

@@ -1,9 +1,9 @@
 """The topology of the fault tests: numbered messages, a fan-out of ten, a fields grouping, and
 effects that survive.
 
-An effect is a line in a file of the task that had it, written before the ack: no server that a test
-kills can lose it. Faults that must strike at one moment of a step are ordered by a file, and
-carried out by the bolt that is there then.
+An effect is a line in a file of its task, written before the ack, so no server that a test kills
+can lose it. A fault that must strike at one moment of a step is ordered by a file, and carried out
+by the bolt that reaches that moment.
 """
 
 import os
@@ -22,45 +22,44 @@ QUEUE = "numbered"
 FAN_OUT = 10
 SPOUTS = 2
 PREFETCH = 1_000
-# Messages that the broker waits for at once, and so the most that one fault may have
-# processed again.
+# The most unacked messages at the broker, and so the most that one fault may repeat.
 IN_FLIGHT = SPOUTS * PREFETCH
-# Processes that an order may kill.
+# Kinds of processes that an order may kill.
 EXECUTOR = "executor"
 PYTHON_WORKER = "Python worker"
 _LATE_S = 2
-# An executor's Python processes end when its JVM is gone, some milliseconds later.
+# An executor's Python processes end some milliseconds after its JVM.
 _UNTIL_THE_DAEMON_S = 60
 
 
 class Order:
-    """A fault that one bolt task carries out, once, as soon as it gets there.
+    """A fault that one bolt task carries out once, as soon as it can.
 
     The file says what to kill.
     """
 
     FIRST_BOLT = "first-bolt"
-    # The moment at which the step's effects have left, and its inbox has not released it.
+    # The step's effects have left, but its inbox has not released it.
     ONCE_COMMITTED = "once-committed"
     SECOND_BOLT = "second-bolt"
     OTHER_WORK = "other-work"
-    # The moment at which a step that did other work has sent its effects.
+    # A step that did other work has sent its effects.
     THEN_KILL = "then-kill"
     # No order: the second bolt commits nothing until the first one has repeated that step, whose
     # trees so are open.
     HOLD = "hold"
-    # The moment at which the bolt's other task has done many steps meanwhile.
+    # The bolt's other task has done many steps meanwhile.
     LATE_IN_THE_SECOND_BOLT = "late-in-the-second-bolt"
-    # No order: when the last one killed.
+    # Not an order: the time of the last kill.
     STRUCK = "struck"
-    # Not carried out once, but as long as it stands: what is emitted hangs on the process.
+    # In force while it exists: emissions depend on the process.
     UNSTEADY = "unsteady"
-    # Not carried out once, but as long as it stands: one tuple in a hundred fails.
+    # In force while it exists: one tuple in a hundred fails.
     RAISE = "raise"
 
     @staticmethod
     def place(folder: Path) -> Path:
-        """Return the folder of the orders for a folder of effects."""
+        """Return the folder of the orders that belongs to a folder of effects."""
         return folder.with_name(folder.name + "-orders")
 
     @staticmethod
@@ -69,7 +68,7 @@ class Order:
 
     @staticmethod
     def taken(name: str) -> str | None:
-        """Return what to kill, if the order is ours to carry out."""
+        """Return what to kill, if this task is to carry out the order."""
         order = Order.place(Path(os.environ[EFFECTS])) / name
         ours = order.with_name(f"{name}-{os.getpid()}-{time.monotonic_ns()}")
         try:
@@ -82,7 +81,7 @@ class Order:
 
 
 def executor_of(worker: int) -> int:
-    """The JVM whose tasks a Python worker runs: the parent of the daemon that forked it."""
+    """Return the JVM whose tasks a Python worker runs: the parent of the daemon that forked it."""
     return _parent(_parent(worker))
 
 
@@ -95,16 +94,13 @@ def die(what: str) -> None:
     (Order.place(Path(os.environ[EFFECTS])) / Order.STRUCK).write_text(str(time.time()))
     if what == EXECUTOR:
         os.kill(executor_of(os.getpid()), signal.SIGKILL)
-        # Until its daemon notices, this process would go on: what it did then is in
-        # test_vanished.py.
+        # This process would go on until its daemon noticed, a case tested in test_vanished.py.
         time.sleep(_UNTIL_THE_DAEMON_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_once_committed(task: int, what: str) -> None:
-    """Kill when the step of this task that is at work has sent its effects, and before its
-    inbox forgets it.
-    """
+    """Kill once this task's current step has sent its effects, and before its inbox forgets it."""
     commit = Committer.commit
 
     def and_die(self, covered, done, states):
@@ -148,14 +144,14 @@ class FanOut(BasicBolt):
             die_once_committed(self.task, what)
         self.steps += 1
         self.let_go()
-        # From the next step on it emits to buckets that hang on the process, as a bolt does that is
-        # not deterministic.
+        # From the next step on, the buckets depend on the process, as in a bolt that is not
+        # deterministic.
         self.other = bool(Order.taken(Order.OTHER_WORK))
 
     def let_go(self):
-        """The first step of a new process may be the one that is repeated.
+        """Remove the hold: a new process's first step may be the repeated one.
 
-        At the end of the second it is committed.
+        It is committed at the end of the second step.
         """
         held = Order.place(Path(os.environ[EFFECTS])) / Order.HOLD
         if self.steps >= 2 and held.exists():
@@ -185,7 +181,7 @@ class Record(BasicBolt):
 
 
 class Pass(BasicBolt):
-    """Executes in the steps of the first bolt: what kills that kills a row of bolts."""
+    """Executes in the first bolt's steps, so that a death there kills a row of bolts."""
 
     output_fields = "number long, part long, bucket string"
 

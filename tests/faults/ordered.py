@@ -1,5 +1,5 @@
-"""A topology of two bolts with an order per key, one with calls under way and one without, and what
-they did: a line for each beginning and each success, in the order of their times.
+"""A topology of two bolts with an order per key, one with calls under way and one without, and a
+log of each beginning and success in order of time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _ORDER = {"ordered_by": "key"}
 
 
 def _note(bolt, what, tup):
-    """Append to a file that all processes share: one write of a line is atomic."""
+    """Append to a file shared by all processes; one write of a line is atomic."""
     line = f"{what} {tup['key']} {tup['number']}\n".encode()
     file = os.open(Path(os.environ[EFFECTS]) / bolt, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, line)
@@ -61,7 +61,7 @@ def topology():
 
 
 def lines_of(folder: Path, bolt: str) -> list[tuple[str, str, int]]:
-    """Return what a bolt did: what, key and number."""
+    """Return a bolt's log as (event, key, number)."""
     try:
         lines = (folder / bolt).read_text().splitlines()
     except FileNotFoundError:
@@ -70,13 +70,13 @@ def lines_of(folder: Path, bolt: str) -> list[tuple[str, str, int]]:
 
 
 def succeeded(folder: Path, bolt: str) -> int:
-    """Return how many tuples have succeeded in a bolt."""
+    """Return the number of tuples that succeeded in a bolt."""
     return len({line[1:] for line in lines_of(folder, bolt) if line[0] == "succeeds"})
 
 
 def inversions(folder: Path, bolt: str) -> list[tuple[str, int, int]]:
-    """Return the key and the number of each tuple that began before its predecessor had succeeded,
-    and the line.
+    """Return the key, number and line of each tuple that began before its predecessor had
+    succeeded.
     """
     next_of: dict[str, int] = defaultdict(int)
     found = []

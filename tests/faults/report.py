@@ -13,11 +13,11 @@ class Shown:
     fault: str
     published: int
     repeated: int
-    # The most that could be in flight, and so be repeated.
+    # The most messages in flight, and so the most repeats.
     in_flight: int
     dead_lettered: int
     recovery_s: float
-    # Of a burst afterwards, as a share of the pace before.
+    # Pace of a burst after the fault, relative to the pace before.
     pace: float
 
 
@@ -32,8 +32,8 @@ _TARGETS_S = {
 
 
 def target_s(fault: str) -> float | None:
-    """Return the time within which the topology must be back, the later of two faults; None: there
-    is no target. On a machine that is free.
+    """Return the time to recover on an idle machine, the longer of two faults' times; None if there
+    is no target.
     """
     found = [
         seconds
@@ -45,20 +45,20 @@ def target_s(fault: str) -> float | None:
 
 
 class Report:
-    """The rows of a session."""
+    """The rows of one session."""
 
     def __init__(self) -> None:
         self.rows: list[Shown] = []
-        # Of the load, in messages per second.
+        # Messages per second of the load.
         self.rate = 0
-        # The soak's table of its processes.
+        # The soak's table of processes.
         self.memory: list[str] = []
 
     def add(self, shown: Shown) -> None:
         self.rows.append(shown)
 
     def lines(self) -> list[str]:
-        """In Markdown."""
+        """Return the Markdown lines."""
         head = [
             "| fault | messages | repeated | dead-lettered | recovery | target | pace after |",
             "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -66,7 +66,7 @@ class Report:
         return head + [_line(row) for row in self.rows]
 
     def section(self, servers: str) -> str:
-        """The table with its heading, which says what it was measured on."""
+        """Return the table with its heading, which names the machine."""
         load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
         where = f"{os.cpu_count()} cores, load at the end {load}"
         in_flight = min((row.in_flight for row in self.rows), default=0)
@@ -83,5 +83,5 @@ def _line(row: Shown) -> str:
     )
 
 
-# Of this session; ``conftest`` prints it.
+# This session's report, printed by ``conftest``.
 REPORT = Report()

@@ -20,33 +20,32 @@ from tiercel import Publisher
 NAME = "tests.faults.numbered:topology"
 # Time for which the rate before the fault is measured.
 BEFORE_S = 4.0
-# The share of the rate before, at which the topology has recovered.
+# The share of the earlier rate at which the topology counts as recovered.
 GOOD = 0.9
-# The pace of a burst after a fault, as a share of that before it.
+# The least pace of a burst after a fault, relative to the pace before it.
 SLOWEST = 0.2
 PROCESSED_WITHIN_S = 300
 
 
 class Stack(Wired):
-    """The numbered topology; each fault publishes numbers of its own, and waits
-    for their effects.
-    """
+    """The numbered topology; each fault publishes its own numbers and waits for their effects."""
 
     def __init__(
         self, folder: Path, *, master: str, servers: Servers, rate: int = 500, burst: int = 3_000
     ) -> None:
-        """``folder`` for the effects; the load is of ``rate`` messages per second, and ``burst``
+        """``folder`` holds the effects; the load is ``rate`` messages per second, and ``burst``
         messages come at once before and after each fault.
         """
         super().__init__(NAME, numbered.QUEUE, folder, master=master, servers=servers)
         self.rate = rate
         self.burst = burst
-        # The numbers of the last fault's load.
+        # Numbers of the last fault's load.
         self.published = range(0)
         first_folder(folder).mkdir()
         REPORT.rate = rate
         self._next = 0
-        # Messages per second of the burst after the last fault, which is the one before the next.
+        # Messages per second of the burst after the last fault, which is also the one before the
+        # next.
         self._pace = 0.0
 
     def _enter(self, exits: ExitStack) -> None:
@@ -68,10 +67,9 @@ class Stack(Wired):
     ) -> Shown:
         """Under a steady load, inject a fault that is over when the call returns.
 
-        Then nothing may be missing or left.
+        Afterwards nothing may be missing or left.
 
-        ``faults`` tells how many there were: each may have what is in flight processed again, and
-        no more than that.
+        ``faults`` is the number of faults: each may repeat what is in flight, and no more.
         """
         dead_before = self.dead_lettered()
         rate = self.rate
@@ -108,13 +106,13 @@ class Stack(Wired):
         REPORT.add(shown)
         assert shown.repeated <= shown.in_flight
         assert shown.dead_lettered == 0
-        # Generous: the machine may have other work. A bound that stays where a fault left it made
+        # Generous, because the machine may be busy. A bound that stayed as the fault left it made
         # the pace a hundredth.
         assert shown.pace > SLOWEST
         return shown
 
     def pace(self) -> float:
-        """Messages per second at which a burst is processed, from the first one's publishing on."""
+        """Return the messages per second of a burst, from its first publish on."""
         numbers = range(self._next, self._next + self.burst)
         self._next += 10_000_000
         began = time.monotonic()
@@ -126,9 +124,9 @@ class Stack(Wired):
         return self.burst / (time.monotonic() - began)
 
     def recovery(self, since: float, rate: float, name: str) -> float:
-        """Wait until it is as fast as it was before a fault.
+        """Wait until the rate is what it was before the fault.
 
-        Returns the seconds from ``since`` until then.
+        Returns the seconds from ``since``.
         """
         return wait_until(
             lambda: self.meter.recovered(since, GOOD * rate), PROCESSED_WITHIN_S,
@@ -141,14 +139,14 @@ class Stack(Wired):
 
     @contextmanager
     def ordered(self, *names: str, kill: str = numbered.EXECUTOR) -> Iterator[None]:
-        """Orders for the bolts, which stand until they are carried out or the block ends.
+        """Give orders to the bolts, which stand until carried out or until the block ends.
 
-        ``kill`` says what.
+        ``kill`` says what to kill.
         """
         place = numbered.Order.place(self.folder)
         place.mkdir(exist_ok=True)
         for name in names:
-            # Whole at once: a bolt may be looking.
+            # Written atomically, because a bolt may be reading.
             (place / f"{name}-new").write_text(kill)
             (place / f"{name}-new").rename(place / name)
         yield
@@ -170,7 +168,7 @@ class Stack(Wired):
 
     @property
     def struck_at(self) -> float:
-        """Time at which an order last killed, in seconds since the epoch."""
+        """Return the time of the last kill by an order, in seconds since the epoch."""
         return float((numbered.Order.place(self.folder) / numbered.Order.STRUCK).read_text())
 
     def _load(self, rate: int) -> Load:

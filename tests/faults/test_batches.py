@@ -1,5 +1,5 @@
-"""Batches whose process is killed, with bad and deadly messages among them: each message is
-judged alone.
+"""Batches whose process is killed, with bad and deadly messages among them: each message is judged
+by itself.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Effects that take place once, under each fault of the matrix and those of a database: no row is
-missing and none is double, against the numbers that were published.
+"""Effects that take place once, under each fault of the matrix and of a database: no published
+number's row is missing or duplicated.
 
-One number in ten is published twice, and some die when they are booked and are put back. Without
-the faults that empty Redis: there the state is gone, and its memory with it.
+One number in ten is published twice, and some are dead-lettered when they are booked and then
+requeued. Faults that empty Redis are left out, because they lose the state with its memory.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
 pytestmark = pytest.mark.timeout(3600)
 
-# Fewer where --fault-rate says so. More than the topology can do on a busy machine would show
-# nothing else, and be worked off for minutes after each fault.
+# --fault-rate may lower it. A higher rate than the topology can process on a busy machine would
+# show nothing more, and take minutes to work off after each fault.
 RATE = 50
-# Of those that are published once more.
+# Numbers per second that are published a second time.
 REPEATED = 5
 _WITHIN_S = 600
 _EMPTIES_REDIS = {"Redis: SIGKILL, comes back empty"}
-# Ordered of the bolts of another topology.
+# These orders are for the bolts of another topology.
 _OF_OTHER_BOLTS = {"bolt: 1 % of the tuples raise, for 10 s"}
 
 
@@ -67,7 +67,7 @@ class Books(Wired):
 
     def survives(self, fault: Callable[[], object]) -> None:
         """Under a steady load, inject a fault that is over when the call returns; then each number
-        that was ever published is booked once.
+        ever published is booked once.
         """
         reject = self.folder / booked.REJECT
         reject.touch()
@@ -92,7 +92,7 @@ class Books(Wired):
         print(f"{self._next - first} numbers, {len(again.published)} of them twice")  # noqa: T201
 
     def _settled(self) -> bool:
-        """Puts dead letters back, which may die again."""
+        """Requeue dead letters, which may die again."""
         if self._left():
             return False
         if self.dead_lettered():
@@ -153,8 +153,8 @@ FAULTS: dict[str, Callable[[Any], object]] = {
 }
 
 
-# Of what has both effects in its hands, and of each of their servers; the soak draws from all,
-# `make test-matrix` takes each.
+# Faults of the processes that have both effects in hand, and of their servers; the soak draws from
+# all faults, and `make test-matrix` runs each.
 _OF_THE_REST = {
     "Redis: a reply lost every 0.1 s for 4 s",
     "driver: SIGKILL",

@@ -18,16 +18,16 @@ from tests.support.frame_driver import FrameDriver
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 
-# Slow: it lasts as long as the soak of the topologies.
+# Slow: it lasts as long as the topologies' soak.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 _RATE = 300
-# What came while nothing could be processed is caught up with in a few of them.
+# Messages that piled up during a fault are processed in a few of these.
 _BATCH = 3_000
-# Without one more row for so long something is stuck, or lost.
+# If no row comes for this long, something is stuck or lost.
 _STUCK_S = 150.0
 _PAUSE_S = 6.0
-# A broker that was killed is back within this, also on a busy machine.
+# A killed broker is back within this time, even on a busy machine.
 _PATIENCE = timedelta(minutes=2)
 _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -88,7 +88,7 @@ def _pause(driver, seconds):
 
 
 def _wait_for_the_rest(driver, sent):
-    """Wait for as long as rows come: thousands may be in the queue after the last kill."""
+    """Wait as long as rows come: after the last kill, thousands of messages may be in the queue."""
     written = -1
     since = time.monotonic()
     while (now := len(driver.written())) < sent:
@@ -102,14 +102,14 @@ def _wait_for_the_rest(driver, sent):
 
 
 def _goes_on(driver):
-    """Start the driver again when it has ended, as an operator's supervisor does."""
+    """Restart the driver when it has ended, as an operator's supervisor does."""
     if not driver.is_running:
         driver.start()
     return True
 
 
 class _Load:
-    """Publishes numbers, each confirmed, until it is stopped."""
+    """Publishes numbers, each confirmed, until stopped."""
 
     def __init__(self, amqp_url, queue):
         self.sent = 0

@@ -1,5 +1,5 @@
-"""Messages that kill the Python process end in the dead-letter queue, alone: no other message
-fails, none is lost.
+"""Messages that kill the Python process end in the dead-letter queue, and no other message fails or
+is lost.
 """
 
 import json
@@ -21,13 +21,13 @@ from tiercel.queues.publishing import dead_letters
 pytestmark = pytest.mark.timeout(1200)
 
 MESSAGES = 1_000
-# Generous: each death takes a new Python worker, which takes long on a machine that is busy.
+# Generous: each death needs a new Python worker, which takes long on a busy machine.
 WITHIN_S = 400
-# Deliveries beyond a message's own failures. RabbitMQ counts each return, tiercel buries by what it
-# saw fail. None is expected; a broker that was silent for a moment may have taken a message back
-# when the prefetch changed.
+# Returns beyond a message's own failures. RabbitMQ counts every return, tiercel only the failures
+# that it saw. None is expected, but a broker that stalled when the prefetch changed may have taken
+# a message back.
 OTHER_RETURNS = 2
-# Memory of Spark's Python processes together, where the kernel bounds them.
+# Memory of all Spark's Python processes together, if the kernel bounds it.
 PYTHON_MEMORY = 1024**3
 
 
@@ -38,7 +38,7 @@ class Stack:
         self.deadly = set()
 
     def publish(self, messages, deaths=()):
-        """Numbered messages, of which some are deadly: ``deaths`` are spread evenly.
+        """Publish numbered messages, some of them deadly: ``deaths`` are spread evenly.
 
         Returns their numbers.
         """
@@ -71,13 +71,13 @@ class Stack:
         return not (depth.ready or depth.unacked or depth.delayed)
 
     def dead(self):
-        """Number to reason, of the dead letters; they are thrown away."""
+        """Return the reason of each dead letter by number, and delete the letters."""
         letters = dead_letters.show(self.topology.amqp_url, deadly.QUEUE, limit=MESSAGES)
         dead_letters.purge(self.topology.amqp_url, deadly.QUEUE)
         return {json.loads(letter.preview)["number"]: letter.reason for letter in letters}
 
     def missing(self):
-        """The harmless messages that are not fully processed."""
+        """Return the harmless messages that are not fully processed."""
         found = deadly.effects(self.topology.folder)
         return [
             number
@@ -112,9 +112,9 @@ def depths_known(stack):
 
 
 def die_alone(stack, deaths):
-    """Publish messages of which some are deadly; only these end in the dead-letter queue.
+    """Publish messages, some of them deadly; only these end in the dead-letter queue.
 
-    Returns why, one by one.
+    Returns the reasons, one by one.
     """
     wait_until(stack.at_rest, WITHIN_S, "the messages before")
     began = time.monotonic()

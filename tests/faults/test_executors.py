@@ -1,6 +1,6 @@
 """Executors and Python workers die at the worst moments of a step.
 
-On a cluster of two executors.
+The cluster has two executors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_a_process_is_killed(cluster: Stack, kill: str, moment: str) -> None:
 def test_a_process_is_killed_and_the_repeated_step_does_other_work(
     cluster: Stack, kill: str
 ) -> None:
-    """Effects of the first time count, and the messages come again."""
+    """The first attempt's effects count, and the messages are redelivered."""
     said = f"Spark: {kill} killed and the repeated step does other work"
     assert survives(cluster, said, kill, Order.THEN_KILL, Order.OTHER_WORK)["failed"] > 0
 
@@ -41,9 +41,9 @@ def test_a_process_is_killed_and_the_repeated_step_does_other_work(
 def test_a_process_is_killed_late_and_all_repeated_steps_do_other_work(
     cluster: Stack, kill: str
 ) -> None:
-    """Tuples that the other tasks had from it differ from those that it sends now.
+    """The other tasks got tuples from it that differ from those it sends now.
 
-    The ledger puts that right, in the same run.
+    The ledger resolves the difference within the same run.
     """
     said = f"Spark: {kill} killed late in the second bolt, and all repeated steps do other work"
     with cluster.ordered(Order.UNSTEADY):
@@ -51,9 +51,9 @@ def test_a_process_is_killed_late_and_all_repeated_steps_do_other_work(
 
 
 def survives(cluster: Stack, said: str, kill: str, *orders: str) -> Counter[str]:
-    """Within the same run, and nothing is executed again that was committed.
+    """Survive within the same run, without repeating anything committed.
 
-    Returns what the spout counted.
+    Returns the spout's counts.
     """
     run = cluster.spark_run()
     before = cluster.counts()
@@ -72,6 +72,6 @@ def survives(cluster: Stack, said: str, kill: str, *orders: str) -> Counter[str]
         f"{counts['timeout']} timeouts, {counts['failed']} failed"
     )
     assert cluster.spark_run() == run
-    # A message that times out comes again; on a machine that is free none does.
+    # A message that times out is redelivered; on an idle machine none does.
     assert len(found.strays) <= counts["timeout"]
     return counts

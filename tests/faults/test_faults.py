@@ -1,5 +1,5 @@
-"""Each fault under a steady load: everything is processed, nothing is left behind, and it is soon
-as fast as before.
+"""Each fault under a steady load: everything is processed, nothing is left behind, and the old rate
+is soon back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), **dict.fromkeys(QUICK, pytest
 )
 def test_a_fault_is_survived(stack: Stack, name: str) -> None:
     shown = stack.survives(name, lambda: FAULTS[name](stack))
-    # Generous: this is what a slow machine with other work on it needs. The report has the targets.
+    # Generous, for a slow machine with other work. The report has the targets.
     assert shown.recovery_s < (150 if name.startswith(_SPARK_STARTS_AGAIN) else 75)
 
 
@@ -43,7 +43,7 @@ def test_two_faults_at_once(stack: Stack, first: str, second: str) -> None:
 
 
 def test_the_queue_is_deleted_and_declared_again(stack: Stack) -> None:
-    """Its messages are gone, by the operator's will; those that come afterwards are processed."""
+    """The operator has deleted its messages; later ones are processed."""
     with plain_channel(stack.rabbitmq.url) as channel:
         channel.queue_delete(numbered.QUEUE)
     stack.wait_for_the_queue()

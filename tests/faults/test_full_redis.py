@@ -1,4 +1,4 @@
-"""A Redis whose memory is full: what is in flight ends and makes room, and nothing is lost, also if
+"""A Redis whose memory is full: tuples in flight end and make room, and nothing is lost, even if
 workers die and start meanwhile.
 """
 

@@ -1,5 +1,5 @@
-"""Bodies of megabytes and odd headers in a load, while a connection breaks or a worker dies: their
-neighbours do not notice.
+"""Bodies of megabytes and odd headers in a load, while a connection breaks or a worker dies: other
+messages are not affected.
 """
 
 import random
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.timeout(600)
 
 LARGE = 30
 LARGE_BYTES = 2 * 1024 * 1024
-# Small messages between two others.
+# Number of small messages between two others.
 SMALL = 20
-# Those that did harm, or could: ``tests/integration/queues/test_odd_headers.py`` has all of them.
+# Headers that did harm, or could; ``tests/integration/queues/test_odd_headers.py`` has all of them.
 HEADERS = [
     "timestamp in milliseconds",
     "table 2,000 deep",
@@ -33,12 +33,12 @@ HEADERS = [
     "counts of a liar",
     "as large as a frame",
 ]
-# Share of the messages that is processed before the fault, which so strikes in the middle.
+# Share of the messages processed before the fault, so that it strikes in the middle.
 STRUCK_AFTER = 0.2
-# More than four message timeouts: what a worker had registered and not sent when it was killed, the
-# ledger then forgets.
+# More than four message timeouts, after which the ledger forgets roots that a killed worker
+# registered and did not send.
 WITHIN_S = 200
-# A worker tells its counters twice per second.
+# A worker reports its counters twice per second.
 COUNTED_S = 3
 
 
@@ -55,9 +55,7 @@ def wired(tmp_path_factory, servers):
 
 
 class Mixed:
-    """Publishes large, odd and small messages in turn, on a thread of its own,
-    straight to the broker.
-    """
+    """Publishes large, odd and small messages in turn, on its own thread, to the broker."""
 
     def __init__(self, amqp_url, prefix):
         self._url = amqp_url
@@ -133,7 +131,7 @@ def test_large_and_odd_messages_harm_no_neighbour(wired, name):
         f"{processed_s:.1f} s, {repeated} repeated; {shown}"
     )
     assert max(found.done[key] for key in mixed.keys) <= 2
-    # The queue is empty and nothing was dead-lettered: all are acked. The counters lack what a
-    # killed worker had not told yet.
+    # The queue is empty and nothing was dead-lettered, so all messages are acked. The counters lack
+    # the last counts of a killed worker.
     assert counts["timeout"] == counts["failed"] == 0
     assert wired.dead_lettered() == 0

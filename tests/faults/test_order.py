@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.queues.errors import QueuesError
 
-# A key that waits for what never comes again waits a minute.
+# A key whose predecessor never comes again waits a minute.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KEYS = 100

@@ -1,4 +1,4 @@
-"""The pace after faults under a light load: a burst leaves as fast as it did before them."""
+"""The pace after faults under a light load: a burst leaves as fast as before them."""
 
 import os
 import signal
@@ -22,18 +22,19 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 BURST = 30_000
 WITHIN_S = 200
-# Of the machine's noise: a bound that stays where the fault left it makes this ten and more.
+# Allows for the machine's noise: a bound that stays as the fault left it makes it ten or more.
 FACTOR = 3.0
 STARTED_S = 3.0
 # Four message timeouts of the topology: with the default one this would be two minutes.
 UNFIT_S = 20.0
-# Of Python before it is found to be broken. Spark alone tries it some 180 times per second.
+# The most starts of Python before it is found to be broken. Spark alone would try some 180 times
+# per second.
 MOST_STARTS = 1_000
 
 
 @contextmanager
 def light_load(amqp_url):
-    """Five messages per second, which take 0.2 s each."""
+    """Publish five messages per second that take 0.2 s each."""
     ended = threading.Event()
 
     def publish():
@@ -76,7 +77,7 @@ def two_restarts_of_the_driver(wired):
 
 
 def no_executor_can_start_python(wired, python):
-    """With a restart of the driver in between."""
+    """The driver is restarted in between."""
 
     def trouble():
         with closing(Lease(RedisPresences(wired.redis.url, wired.topology.name))) as lease:
@@ -100,16 +101,14 @@ def no_executor_can_start_python(wired, python):
 
 @dataclass(frozen=True, kw_only=True)
 class Paced:
-    """The topology, the Python that its executors start, and the seconds of a burst before any
-    outage.
-    """
+    """The topology, the Python of its executors, and the seconds of a burst before any outage."""
 
     wired: Wired
     python: Python
     before_s: float
 
     def leaves_as_before(self, outage: Callable[[], None]) -> None:
-        """Have the outage under a light load, and compare a burst before and after it."""
+        """Have the outage under a light load, and compare the bursts before and after it."""
         with light_load(self.wired.rabbitmq.url):
             outage()
             at_work(self.wired)
@@ -122,7 +121,7 @@ class Paced:
 
 @pytest.fixture(scope="module")
 def paced(tmp_path_factory, servers):
-    """One topology for all outages: each leaves it as quick as it was."""
+    """One topology for all outages: each leaves it as fast as before."""
     python = Python(tmp_path_factory.mktemp("python"))
     python.becomes("")
     effects = tmp_path_factory.mktemp("effects")

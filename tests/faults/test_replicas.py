@@ -1,4 +1,4 @@
-"""Servers that have replicas: one of them dies under a steady load, and another takes over."""
+"""Servers with replicas: one server dies under a steady load, and another takes over."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 
 
 def publish_in_the_end(publisher: Publisher, messages: list[tuple[str, bytes]]) -> None:
-    """Offers again what was refused, as a publisher of a user must while a quorum
-    queue has no leader.
-    """
+    """Offers refused messages again, as users must while a quorum queue has no leader."""
     deadline = time.monotonic() + PATIENCE.total_seconds()
     while messages:
         fates = publisher.publish_each(to_queues(messages))
@@ -39,8 +37,8 @@ def publish_in_the_end(publisher: Publisher, messages: list[tuple[str, bytes]]) 
 
 
 class Replicated(Stack):
-    """The topology finds the servers by itself: no proxy could be in all the places
-    where they may be.
+    """The topology finds the servers by itself, since a proxy could not be in all the places where
+    they may be.
     """
 
     @contextmanager
@@ -54,8 +52,8 @@ def started(tmp_path_factory: pytest.TempPathFactory, **kinds) -> Replicated:
 
 
 def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Killed at first, then stopped: its connections break, then they stay open and
-    nothing answers.
+    """The primary is killed at first, then stopped: its connections break, then they stay open
+    without an answer.
     """
     with started(tmp_path_factory, redis=WatchedRedis) as stack:
         watched: WatchedRedis = stack.redis
@@ -82,7 +80,7 @@ def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The primary of the ledger's shard, then that of the lease, then that of an inbox."""
+    """Kill the primary of the ledger's shard, then of the lease, then of an inbox."""
     with started(tmp_path_factory, redis=ClusteredRedis) as stack:
         cluster: ClusteredRedis = stack.redis
         task = stack.bolt_tasks[-1]
@@ -108,7 +106,7 @@ def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -
                 == 0
             )
             primary.start()
-            # Both may be on one server, and the next one to die must have a replica again.
+            # Both may be on one server, and the next server to die needs a replica again.
             wait_until(lambda old=primary: old.synced, 60, "the old primary to follow the new one")
 
 
@@ -123,9 +121,9 @@ def test_a_broker_of_three_loses_the_node_that_everybody_uses(
 
 
 def test_a_publisher_finds_the_new_leaders() -> None:
-    """Of several queues, some are met between two leaders.
+    """Among several queues, some are used between two leaders.
 
-    RabbitMQ 3.10 would refuse for them as long as the channel lives.
+    RabbitMQ 3.10 would then refuse for as long as the channel lives.
     """
     queues = [unique() for _ in range(20)]
     with ClusteredRabbitMQ() as cluster:

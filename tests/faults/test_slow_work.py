@@ -1,5 +1,5 @@
-"""Bolts that are slow, while a process dies: each message is acked, and what was in flight alone
-is executed again.
+"""Slow bolts while a process dies: each message is acked, and only tuples in flight are executed
+again.
 """
 
 import os
@@ -18,19 +18,19 @@ from tiercel import Publisher
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 MESSAGES = 60
-# Messages that are executed before each fault, so that several are in flight.
+# Messages executed before each fault, so that several are in flight.
 BEFORE = 8
-# Messages are published at this distance, so that two of four tasks can do the work.
+# Interval between messages, such that two of four tasks can keep up.
 APART_S = 0.75
 BEFORE_TIMED = 10
-# What no process was executing when it died may be late by this.
+# A tuple that no process was executing at the death may be late by this.
 LATE_S = 1.5
-# Generous: Spark begins anew on a machine that may be busy.
+# Generous: Spark restarts on a machine that may be busy.
 WITHIN_S = 200
 
 
 def python_worker_killed(wired):
-    """One that is in the middle of its work."""
+    """Kill a Python worker in the middle of its work."""
     os.kill(
         wait_until(lambda: busy_workers(wired), 60, "a Python worker to work")[0], signal.SIGKILL
     )
@@ -58,9 +58,9 @@ def wired(tmp_path_factory, servers):
 
 
 def test_slow_work_survives_a_python_worker_and_the_driver(wired):
-    """With default settings.
+    """The settings are the defaults.
 
-    Nothing times out: what a new run of Spark takes up again has its whole time.
+    Nothing times out: tuples that a new run of Spark takes up have their whole timeout again.
     """
     published_at = time.time()
     with Publisher(wired.rabbitmq.url) as publisher:
@@ -103,7 +103,9 @@ def executor_killed(wired):
     ("kill", "tasks"), [(python_worker_killed, 1), (executor_killed, 2)], ids=["worker", "executor"]
 )
 def test_only_what_a_process_was_executing_when_it_died_takes_longer(timed, kill, tasks):
-    """Beside a schedule of publishing: of slow tuples no process has claimed one that waits."""
+    """Compared with the publishing schedule: a process claims no slow tuple before it can execute
+    it.
+    """
     before = len(Executions(timed.folder).first_at)
     numbers = range(before, before + 3 * BEFORE_TIMED)
     due = {}
@@ -136,7 +138,7 @@ def test_only_what_a_process_was_executing_when_it_died_takes_longer(timed, kill
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory, servers):
-    """On two executors of two tasks each."""
+    """Two executors of two tasks each."""
     folder = tmp_path_factory.mktemp("timed")
     with Wired(
         "tests.faults.burdens:timed",

@@ -1,6 +1,6 @@
 """Random faults, one after the other, under a load that never stops: `make soak`.
 
-A minute of it in each run of the suite.
+Each run of the suite includes a minute of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(3600)
 
 _PAUSE_S = 5.0
 _GROWTH = 0.1
-# In a shorter one too little lives for three minutes.
+# In a shorter soak, too few processes live for three minutes.
 _ENOUGH_MINUTES = 10
 
 
@@ -43,7 +43,7 @@ def test_soak(stack: Stack, pytestconfig: pytest.Config) -> None:
 
     def faults() -> None:
         inject(*SOAK[0])
-        # No process is measured in the minute of its start.
+        # No process is measured in the minute in which it starts.
         stack.recovery(time.monotonic(), stack.rate, "the soak's first part")
         with memory:
             for part in SOAK[1:]:

@@ -1,5 +1,5 @@
-"""An executor that stands still for half a minute, in the middle of a tuple, and comes back with
-its old attempt.
+"""An executor that stands still for half a minute in the middle of a tuple, and comes back with its
+old attempt.
 """
 
 import os
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 RATE = 50
 # Several of Spark's heartbeats, which come every ten seconds.
 AWAY_S = 35.0
-# Ten to miss its process, four checks to be sure, and a new run: 17 seconds on a quiet machine.
+# Ten to miss the process, four checks to be sure, and a new run: 17 seconds on a quiet machine.
 FLOWS_AGAIN_S = 25.0
 EXECUTORS = 2
 WITHIN_S = 200
@@ -45,7 +45,7 @@ def started(name, folder, servers):
 
 
 def tallied(wired):
-    """Number to how often its tuples count in the state."""
+    """Return how often the tuples of each number count in the state."""
     with closing(
         RedisStateStore(ledger_spec_of(wired.topology, (wired.redis_wire.url,)), run_number=0)
     ) as store:
@@ -55,7 +55,7 @@ def tallied(wired):
 
 
 def busy(wired):
-    """The process that is in the tuple that lasts."""
+    """Return the process that is executing the long tuple."""
     found = Executions(wired.folder)
     return found.busy if not hold_order(wired.folder).exists() else []
 
@@ -76,18 +76,18 @@ def effects_of(wired, pid):
 
 
 def at_work(wired):
-    """The processes that have done something in the last two seconds."""
+    """Return the processes that have done something in the last two seconds."""
     now = time.time()
     return [path.name for path in wired.folder.iterdir() if now - path.stat().st_mtime < 2.0]
 
 
 def flows(wired, stopped_at):
-    """Tell whether nearly as many were done in the last two seconds as were published:
-    those of both tasks.
+    """Tell whether the tuples done in the last two seconds nearly match the published ones, over
+    both tasks.
     """
     last_s = time.time() - 2.0
     lately = sum(at > last_s for at in Executions(wired.folder).first_at.values())
-    # What was done before the executor went says nothing.
+    # Work done before the executor vanished proves nothing.
     return last_s > stopped_at and lately >= 1.8 * RATE
 
 
@@ -96,9 +96,10 @@ def threads(pid):
 
 
 def vanish(wired, come_back):
-    """Stop an executor in the middle of a tuple, and have it back; then everything counts once.
+    """Stop an executor in the middle of a tuple, and let it come back; then everything counts once.
 
-    ``come_back`` is called with the pid of the Python process and all that were stopped.
+    ``come_back`` is called with the pid of the Python process and the pids of all stopped
+    processes.
     """
     with Load(wired.rabbitmq.url, VANISHED, RATE, 0) as load:
         wait_until(
@@ -142,12 +143,12 @@ def vanish(wired, come_back):
 
 
 def test_an_executor_vanishes_for_half_a_minute_and_comes_back(tmp_path, servers):
-    """Later work of the old attempt is refused. Meanwhile the other executor has its task."""
+    """The old attempt's later work is refused. Meanwhile the other executor has its task."""
     with started("vanished", tmp_path / "effects", servers) as wired:
 
         def come_back(worker, stopped):
             before = threads(worker), effects_of(wired, worker)
-            # The Python process alone at first: its executor would end it.
+            # At first only the Python process continues, because its executor would end it.
             go_on([worker])
             wait_until(
                 lambda: effects_of(wired, worker) > before[1],
@@ -161,7 +162,7 @@ def test_an_executor_vanishes_for_half_a_minute_and_comes_back(tmp_path, servers
 
 
 def test_an_executor_that_spark_has_given_up_comes_back(tmp_path, servers):
-    """Spark has another one in its place, and has ended this one."""
+    """Spark has replaced the executor, and ends it."""
     with started("given_up", tmp_path / "effects", servers) as wired:
 
         def come_back(worker, stopped):

@@ -1,5 +1,5 @@
-"""Faults that strike work that waits: a message on its way into a delay queue, a call that lasts, a
-line before a rate limit.
+"""Faults during waits: a message on its way into a delay queue, a long call, a line before a rate
+limit.
 """
 
 import json
@@ -107,5 +107,5 @@ def test_a_limit_holds_while_python_workers_are_killed(tmp_path, servers):
     most = max(
         sum(at <= other < at + 5 for other in times[first:]) for first, at in enumerate(times)
     )
-    # Beside the rate: a full bucket, and the sealed step of each death.
+    # On top of the rate: a full bucket, and the sealed step of each death.
     assert most <= 5 * waiting.RATE + 3 + 2 * waiting.RATE

@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from bisect import bisect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class Windows(Wired):
             servers=servers,
         )
         self.published = 0
+        self.publishing = False
 
     def publish(self, frame: pd.DataFrame, rate: int) -> None:
         """Publish events in their order, at this rate at most."""
@@ -111,9 +112,17 @@ class Windows(Wired):
         left = depth.ready + depth.unacked + (depth.delayed or 0) + (depth.dead_lettered or 0)
         return self.published - left
 
-    def survives(self, frame: pd.DataFrame, rate: int, faults: Sequence[str]) -> None:
+    def survives(self, frame: pd.DataFrame, rate: int, faults: Iterable[str]) -> None:
         """Publish the events while faults strike, one after the other until none is left."""
-        publishing = threading.Thread(target=self.publish, args=(frame, rate))
+
+        def publish() -> None:
+            try:
+                self.publish(frame, rate)
+            finally:
+                self.publishing = False
+
+        self.publishing = True
+        publishing = threading.Thread(target=publish)
         publishing.start()
         try:
             for name in faults:
@@ -191,4 +200,9 @@ def test_windows_equal_a_batch_in_a_soak(windows: Windows, pytestconfig: pytest.
     print(f"to repeat it: --soak-seed={seed}")  # noqa: T201
     frame = events(SOAKED, seed=seed, apart=timedelta(seconds=1) / SOAKED_RATE)
     draw = random.Random(seed)
-    windows.survives(frame, SOAKED_RATE, draw.choices(_DRAWN, k=20))
+
+    def drawn() -> Iterator[str]:
+        while windows.publishing:
+            yield draw.choice(_DRAWN)
+
+    windows.survives(frame, SOAKED_RATE, drawn())

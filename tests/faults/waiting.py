@@ -1,7 +1,7 @@
-"""Topologies of work that waits, for faults that strike meanwhile: a bolt that wants each message
+"""Topologies of waiting work, for faults that strike meanwhile: a bolt that wants each message
 later, once, then one whose calls last longer than messages live; and a bolt with a rate limit.
 
-Executions survive: a file per number in the folder of the effects, a line each.
+Executions survive in a file per number in the folder of the effects, a line for each.
 """
 
 import os
@@ -18,7 +18,7 @@ LIMITED_QUEUE = "limited"
 TIMEOUT_S = 15.0
 LATER_S = 2.0
 LONG_S = 1.25 * TIMEOUT_S
-# The numbers whose calls last.
+# Numbers whose calls take long.
 LONG = frozenset({1_000})
 RATE = 20
 # A file whose existence is an order to kill the spout worker.
@@ -35,7 +35,7 @@ def executed(folder: Path, bolt: str, number: int) -> list[tuple[float, int]]:
 
 
 def _note(bolt: str, number: int) -> int:
-    """Note an execution; returns how many there are."""
+    """Record an execution; return how many there are."""
     folder = Path(os.environ[EFFECTS])
     with (folder / f"{bolt}-{number}").open("a") as file:
         file.write(f"{time.time()} {os.getpid()}\n")
@@ -43,7 +43,7 @@ def _note(bolt: str, number: int) -> int:
 
 
 class DyingSpout(QueueSpout):
-    """Dies, once, when a copy was confirmed and before its original is acked."""
+    """Dies once, after a copy was confirmed and before its original is acked."""
 
     def open(self, config, context):
         opened = Copies.__init__

@@ -1,5 +1,5 @@
-"""A topology on private servers, each behind a proxy, with what a fault needs to strike it and a
-test to look at it.
+"""A topology on private servers, each behind a proxy, with the means to inject faults and to
+observe it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.local.run import LocalRun
 from tiercel.workers.processes import Child
 
-# Names the folder of the effects to the bolts.
+# Variable that tells the bolts the folder of the effects.
 EFFECTS = "TIERCEL_TEST_EFFECTS"
 
 
@@ -72,7 +72,7 @@ class Wired(Entered):
         self.wait_for_the_queue()
 
     def dead_lettered(self) -> int:
-        """Messages in the dead-letter queue. Waits for the broker."""
+        """Count the messages in the dead-letter queue, waiting for the broker if needed."""
 
         def found() -> list[int]:
             try:
@@ -99,7 +99,7 @@ class Wired(Entered):
             raise AssertionError(f"{name}: not empty within {within_s} s: {left}") from None
 
     def _left(self) -> str:
-        """Describe what is in the queue, the inboxes and the ledger; empty if they are."""
+        """Describe the contents of queue, inboxes and ledger; empty if they are."""
         try:
             waiting = {task: one.tuples for task, one in self._inboxes().items() if one.tuples}
             in_flight = self.in_flight()
@@ -115,7 +115,7 @@ class Wired(Entered):
             return ledger.pending()
 
     def counts(self) -> Counter[str]:
-        """Counters of the spout, of all its tasks and all their processes."""
+        """Return the spout's counters, over all its tasks and processes."""
         found: Counter[str] = Counter()
         with closing(RedisMetrics(self.redis.url, self.topology.name)) as metrics:
             for counters in metrics.totals().get(self.spout, {}).values():
@@ -123,8 +123,8 @@ class Wired(Entered):
         return found
 
     def spark_run(self) -> str:
-        """The driver's run, once a process attends each bolt task: a new run begins where the
-        driver gave one up.
+        """Return the driver's run, once a process attends each bolt task: where the driver gave a
+        run up, a new one begins.
         """
 
         def attended() -> str:
@@ -142,13 +142,13 @@ class Wired(Entered):
         return wait_until(lambda: self.child(name).pid, 60, f"{name} to run")
 
     def child(self, name: str) -> Child:
-        """The driver, or a spout worker by its task's number."""
+        """Return the driver, or a spout worker by its task number."""
         if name in self._successors:
             return self._successors[name]
         return self.run.driver if name == "driver" else self.run.spout(self.spout, int(name))
 
     def another_redis(self) -> Any:
-        """One more server, that lives as long as this stack."""
+        """Start one more server, which lives as long as this stack."""
         return self._exits.enter_context(self._servers.redis())
 
     def start_again(self, name: str) -> None:
@@ -167,7 +167,7 @@ class Wired(Entered):
         self._successors[name] = child
 
     def wait_for_the_queue(self) -> None:
-        """Until it is declared."""
+        """Wait until the queue is declared."""
         wait_until(self._declared, 60, "the workers to declare the queue")
 
     def signal(self, name: str, number: int) -> None:
@@ -178,12 +178,12 @@ class Wired(Entered):
         return ledger_spec_of(self.topology, (self.redis_wire.url,))
 
     def _inboxes(self) -> Mapping[int, InboxFigures]:
-        """The inbox of each bolt task. Raises RedisUnavailableError."""
+        """Return the inbox of each bolt task. Raises RedisUnavailableError."""
         with closing(open_inboxes(self._ledger)) as inboxes:
             return inboxes.figures(self.bolt_tasks)
 
     def _wire(self, url: str) -> Any:
-        """Return what lies between the topology and a server, with a ``url``."""
+        """Return the proxy to a server, or the server itself; both have a ``url``."""
         return Proxy(url)
 
     def _declared(self) -> bool:

@@ -1,4 +1,4 @@
-"""A release of Debian with some of its packages, bootstrapped from this machine's own mirror into a
+"""A release of Debian with some packages, bootstrapped from this machine's own mirror into a
 container image.
 """
 
@@ -19,8 +19,8 @@ from tiercel.compose.install import PLAIN_ENVIRONMENT, Apt, install_missing
 
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _SHOWN_LINES = 8
-# Says on stdout what is in the image, as tar; everything else goes to stderr. /proc may still be
-# mounted below if it failed.
+# Writes the image as tar to stdout, and everything else to stderr. /proc may still be mounted below
+# it if it failed.
 _BOOTSTRAP = """
 set -eu
 umask 022
@@ -37,22 +37,22 @@ tar -C "$work/root" --numeric-owner -c \\
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A release, and what is installed beside its minimal base."""
+    """A release, and the packages installed besides its minimal base."""
 
     suite: str
     packages: tuple[str, ...]
 
     @property
     def tag(self) -> str:
-        """The image's name; holds a digest of all that decides what is in it, except the age
-        of the packages.
+        """Return the image's name, with a digest of everything in it except the age of the
+        packages.
         """
         recipe = repr((self.suite, self.packages, _BOOTSTRAP))
         return f"tiercel-debian:{self.suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
 def release_image(client: docker.DockerClient, release: Release) -> str:
-    """The tag of the release's image, which is built if it is not here; that takes a minute.
+    """Return the tag of the release's image, which is built in a minute if it is missing.
 
     Raises ServiceMissingError if debootstrap or a mirror is missing, ServiceStartError with its
     last lines if it fails.
@@ -73,7 +73,7 @@ def version_of(client: docker.DockerClient, release: Release, package: str) -> s
     words = ["dpkg-query", "-W", "-f", "${source:Upstream-Version}", package]
     container = client.containers.run(release.tag, words, detach=True, network_mode="none")
     try:
-        # before its output is read: that of a container which is just ending may come back empty
+        # before its output is read, which may be empty if the container is just ending
         container.wait()
         answer: bytes = container.logs(stderr=False)
     finally:
@@ -88,8 +88,7 @@ def _bootstrap(release: Release, packed: IO[bytes]) -> None:
         raise ServiceMissingError(
             "building images of Debian needs apt, and root or a sudo that asks for no password"
         )
-    # A release that is younger than debootstrap has no script of its own yet; all are
-    # links to that of sid.
+    # A release that is newer than debootstrap has no script there; all scripts are links to sid's.
     script = next(path for path in (_SCRIPTS / release.suite, _SCRIPTS / "sid") if path.exists())
     words = [release.suite, ",".join(release.packages), apt.debian_mirror(), str(script)]
     with tempfile.TemporaryFile() as said:

@@ -1,5 +1,4 @@
-"""A Docker engine: the one that runs, else one of our own, installed with apt and started where
-that is possible.
+"""A Docker engine: the running one, else one that we install with apt and start, if possible.
 
 An engine that we start stays: it belongs to the machine, as every Docker engine does, and others
 may use it meanwhile.
@@ -31,7 +30,7 @@ _PROBE_INTERVAL_S = 0.2
 _LOG_LINES = 8
 _NO_RIGHT = "a Docker engine runs, but this user may not use it; add the user to the group docker"
 # Without systemd the daemon is detached by hand. Write access to its socket means root, so the
-# socket is given to the group of the user who asked only if no other user is in it; else to the
+# socket is given to the group of the calling user only if no other user is in it; otherwise to the
 # group docker, as Debian does. A machine that was switched off leaves files with the daemons'
 # process ids; once another process has such an id, dockerd refuses to start.
 _START = """
@@ -46,7 +45,7 @@ setsid dockerd ${1:+--group "$1"} </dev/null >"$2" 2>&1 &
 
 
 def engine() -> docker.DockerClient:
-    """A client of a Docker engine, to be closed by the caller.
+    """Return a client of a Docker engine, which the caller closes.
 
     Raises ServiceMissingError if there is none and none can be started from here, ServiceStartError
     if it does not come up.
@@ -66,8 +65,8 @@ def engine() -> docker.DockerClient:
 
 
 def _answering() -> docker.DockerClient | None:
-    # Asked first: the client leaves the socket of a refused connection to the garbage collector,
-    # which warns of it.
+    # Checked first, because the client leaves a refused connection's socket to the garbage
+    # collector, which warns of it.
     if _refusal() is not None:
         return None
     try:
@@ -79,7 +78,7 @@ def _answering() -> docker.DockerClient | None:
 def _refusal() -> OSError | None:
     """Return the error that keeps this process from the engine's socket.
 
-    None too if the engine has no socket here.
+    Returns None too if the engine has no socket here.
     """
     host = kwargs_from_env().get("base_url", _SOCKET)
     if not host.startswith(_SCHEME):
@@ -116,12 +115,12 @@ def _started(prefix: tuple[str, ...]) -> docker.DockerClient:
 
 
 def private_group() -> str | None:
-    """Return the user's primary group if it is the user's alone, named like the user.
+    """Return the user's primary group if it is the user's alone, and has the user's name.
 
-    None if others are in it, or may be.
+    Returns None if others are or may be in it.
 
-    That others are not listed is no proof, where users are in a directory that does not list
-    them: hence the name.
+    An empty list of members proves nothing if users are in a directory that does not list them;
+    hence the check of the name.
     """
     try:
         user = pwd.getpwuid(os.getuid())

@@ -1,11 +1,11 @@
-"""Container images of the servers, for tests: the official ones where they can be pulled, else
-built from Debian's packages.
+"""Container images of the servers, for tests: official ones if they can be pulled, else built from
+Debian's packages.
 
-    python -m tests.images.server_images rabbitmq:4.3 redis:8.0 valkey:9.1
+python -m tests.images.server_images rabbitmq:4.3 redis:8.0 valkey:9.1
 
 A release of Debian is bootstrapped once, with all its servers; each server is then a thin layer
-over it. What was built is found again by its tag, which holds a digest of the recipe. Built images
-run as an ordinary user and take the same commands as the official ones.
+over it. A built image is found again by its tag, which has a digest of the recipe. Built images run
+as an ordinary user and take the same commands as the official ones.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _FORKY = Release(suite="forky", packages=("rabbitmq-server", "redis-server", "va
 class ServerVersion:
     """One server in one version."""
 
-    # ``rabbitmq``, ``redis`` or ``valkey``: also its user in the image, and the beginning of its
-    # programs' names.
+    # ``rabbitmq``, ``redis`` or ``valkey``: also the user in the image, and the prefix of program
+    # names.
     name: str
     # Major and minor.
     version: str
     # The image to pull.
     official: str
-    # Base of the image where nothing can be pulled.
+    # Base of the image if no image can be pulled.
     release: Release
 
     def __str__(self) -> str:
@@ -96,18 +96,18 @@ SERVERS = {
 
 
 def server_named(name: str) -> ServerVersion:
-    """The server of a name like ``redis:8.0``; raises ServiceMissingError with all names."""
+    """Return the server of a name like ``redis:8.0``; raise ServiceMissingError with all names."""
     if name not in SERVERS:
         raise ServiceMissingError(f"no server {name!r}; there are {', '.join(SERVERS)}")
     return SERVERS[name]
 
 
 def image_of(client: docker.DockerClient, server: ServerVersion, instead: str | None = None) -> str:
-    """The name of an image of this server that is here when this returns.
+    """Return the name of an image of this server, after getting it.
 
     The first time takes up to two minutes.
 
-    ``instead`` names an image to take in place of the official one; it is never built, and
+    ``instead`` names an image to use in place of the official one; it is never built, and
     ``{version}`` in it becomes the server's. Raises ServiceMissingError, ServiceStartError.
     """
     if instead:
@@ -146,7 +146,7 @@ def _pulled(client: docker.DockerClient, name: str) -> bool:
     try:
         client.images.pull(name)
     except APIError:
-        return False  # no such image, or no way to its registry
+        return False  # the image is missing, or its registry is unreachable
     return True
 
 
@@ -181,9 +181,7 @@ def _build(
 
 
 def main(names: Sequence[str]) -> int:
-    """The command line: make sure that the images of these servers, or of all, are here, and
-    say their names.
-    """
+    """Run the command line: get the images of these servers, or of all, and print their names."""
     try:
         with closing(engine()) as client:
             for server in [server_named(name) for name in names or SERVERS]:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests on real servers."""
+"""Fixtures of the tests with real servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the pipelines that were sent to Redis."""
+    """Sizes of the pipelines sent to Redis."""
     sent: list[int] = []
     send = Pool.exchange
 

@@ -1,5 +1,5 @@
-"""``amqps://`` and ``rediss://``: a certificate is accepted if it is right in everything, and
-passwords stay unseen.
+"""``amqps://`` and ``rediss://``: only a fully valid certificate is accepted, and passwords stay
+hidden.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def certificate(tmp_path_factory) -> Certificate:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory) -> Path:
-    """An authority that has not issued the servers' certificate."""
+    """An authority that did not issue the servers' certificate."""
     return make_ca(tmp_path_factory.mktemp("tls") / "stranger")
 
 
@@ -49,9 +49,7 @@ def rediss(servers, certificate):
 
 @pytest.fixture
 def no_password(caplog, capfd, amqps, rediss):
-    """Nothing that is logged, at whatever level, and nothing that is printed may
-    hold a password.
-    """
+    """No log record at any level, and no output, may contain a password."""
     caplog.set_level(logging.DEBUG)
     yield
     printed = "".join(capfd.readouterr())
@@ -60,7 +58,7 @@ def no_password(caplog, capfd, amqps, rediss):
 
 
 def by_address(url: str) -> str:
-    """The same server by a name that its certificate does not have."""
+    """Return the URL of the same server with a name that its certificate lacks."""
     return url.replace(f"@{HOST}:", "@127.0.0.1:")
 
 
@@ -143,7 +141,7 @@ def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(
 
 
 def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url, monkeypatch):
-    # What is waited for an answer in TLS is five seconds longer.
+    # TLS adds five seconds to the wait for an answer.
     monkeypatch.setattr("tiercel.queues.broker.address._CONNECT_TIMEOUT_S", 1.0)
     with pytest.raises((BrokerRefusedError, BrokerUnavailableError), match="amqp or amqps"):
         declare_queue(amqp_url.replace("amqp://", "amqps://"), WorkQueue(name="q"))

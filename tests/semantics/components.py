@@ -1,6 +1,6 @@
-"""Spouts, bolts and topologies of several tests.
+"""Spouts, bolts and topologies shared by the tests.
 
-What a bolt has to say, it emits: it may run in another process.
+Bolts emit their findings, because they may run in another process.
 """
 
 from tiercel import BasicBolt, Bolt, TopologyBuilder
@@ -42,7 +42,7 @@ class Split(BasicBolt):
 
 
 class Telling(BasicBolt):
-    """Says which of its tasks received what."""
+    """Reports which of its tasks received each tuple."""
 
     output_fields = "task int, component string, stream string, source_task int, value string"
 
@@ -56,7 +56,7 @@ class Telling(BasicBolt):
 
 
 def feeding(*rows, fields="x long", tracked=True):
-    """A feeder of these values, each its own message id."""
+    """Return a feeder of these values, each its own message id."""
     feeder = FeederSpout(fields=fields)
     for value in rows:
         feeder.feed([value], value if tracked else None)
@@ -64,7 +64,7 @@ def feeding(*rows, fields="x long", tracked=True):
 
 
 def chain(spout, *bolts, parallelism=1):
-    """The bolts in a row, by shuffle; b1 first."""
+    """Build the bolts in a row, by shuffle; b1 is first."""
     builder = TopologyBuilder("chain")
     builder.set_spout("s", spout)
     for number, bolt in enumerate(bolts, 1):
@@ -75,5 +75,5 @@ def chain(spout, *bolts, parallelism=1):
 
 
 def outcome(cluster, spout="s"):
-    """(acked, failed, pending)."""
+    """Return (acked, failed, pending)."""
     return cluster.acked(spout), cluster.failed(spout), cluster.pending(spout)

@@ -1,7 +1,7 @@
 """Every test here runs on both engines: in memory, and on Spark and Redis.
 
-In memory it runs again with each BasicBolt as an AsyncBolt, and with threads: then many tuples are
-under way at once, and nothing else differs. And with each as a BatchBolt.
+In memory it runs again with each BasicBolt as an AsyncBolt, with threads, and as a BatchBolt. With
+the first two, many tuples are under way at once, and nothing else differs.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ from tiercel.workers.testing.plugin import StartCluster
 
 @pytest.fixture(params=["memory", "spark"])
 def cluster_of_basic(request: pytest.FixtureRequest, local_cluster: StartCluster) -> StartCluster:
-    """``cluster_of``, for what holds where no other tuples are under way."""
+    """``cluster_of`` for tests that need tuples to be executed one at a time."""
     return partial(local_cluster, engine=request.param)
 
 

@@ -1,4 +1,4 @@
-"""A bolt's life: prepared before its first tuple, one copy per task, cleaned up at the end."""
+"""A bolt's life: prepared before its first tuple, a copy for each task, cleaned up at the end."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from tiercel import BasicBolt, Bolt, TopologyBuilder
 
 
 class Living(BasicBolt):
-    """Writes its life down, a file a copy of the bolt."""
+    """Logs its life, in a file for each copy."""
 
     transient = frozenset({"diary"})
 

@@ -1,5 +1,5 @@
-"""Rules for a bolt with its tuples, and the errors when it breaks them: its tuple
-fails, and no other.
+"""Rules for a bolt's use of its tuples, and the errors when it breaks them: its tuple fails, and no
+other.
 """
 
 import time
@@ -13,7 +13,7 @@ from tiercel.testing import FeederSpout
 
 
 class Doing(Bolt):
-    """Does to each tuple what it says, in its order."""
+    """Executes the actions that each tuple lists, in order."""
 
     output_streams = {"default": "word string", "direct": "word string"}  # noqa: RUF012 - as users write it
     direct_streams = frozenset({"direct"})
@@ -101,7 +101,7 @@ def test_what_a_bolt_does_by_hand_decides_about_its_tuple_and_no_other(cluster_o
 
 
 class Giving(Bolt):
-    """Hands its tuple to tasks that must not have it, through the class."""
+    """Passes its tuple, through the class, to tasks that must not have it."""
 
     given = None
 
@@ -111,7 +111,7 @@ class Giving(Bolt):
 
 class Taking(Bolt):
     def execute(self, tup, collector):
-        # The other bolt works in a thread of its own on Spark, and before this one in memory.
+        # The other bolt works in its own thread on Spark, and before this one in memory.
         until = time.monotonic() + 30
         while Giving.given is None and time.monotonic() < until:
             time.sleep(0.001)
@@ -134,7 +134,7 @@ def test_the_tuple_of_another_task_cannot_be_acked(cluster_of):
 
 
 class Careless(BasicBolt):
-    """Emits, then raises for the words it is told."""
+    """Emits, then raises for the given words."""
 
     output_fields = "word string"
 
@@ -192,7 +192,7 @@ def test_values_that_do_not_fit_the_stream_fail_the_tuple_and_nothing_of_it_leav
 
 
 class Unflushed(BasicBolt):
-    """Cannot write what it buffers for an even number."""
+    """Cannot flush an even number."""
 
     output_fields = "x long"
 

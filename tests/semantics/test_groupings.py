@@ -17,7 +17,7 @@ TIMES = 40
 
 
 class Ends:
-    """Every tuple to the first and the last task."""
+    """Sends every tuple to the first and the last task."""
 
     def prepare(self, context, stream, target_tasks):
         self.ends = [target_tasks[0], target_tasks[-1], target_tasks[0]]
@@ -34,7 +34,7 @@ class Echo(BasicBolt):
 
 
 def topology(source):
-    """Every grouping, of what the spout or a bolt emits."""
+    """Build every grouping, over the output of the spout or of a bolt."""
     builder = TopologyBuilder("groupings")
     spout = feeding(fields="line string")
     for _ in range(TIMES):
@@ -59,14 +59,14 @@ def topology(source):
 
 @cache
 def fields_of_another_run(source):
-    """Word to the tasks that had it by ``fields``: in memory, in this process."""
+    """Return the tasks of each word by ``fields`` in another run: in memory, in this process."""
     with LocalCluster(topology(source)) as cluster:
         cluster.run_until_idle()
         return spread(cluster, "fields")
 
 
 def spread(cluster, component):
-    """Word to the tasks that had it, counted."""
+    """Count the tuples of each word and task."""
     found = defaultdict(Counter)
     for task, _, _, _, word in cluster.read_tuples(component):
         found[word][task] += 1
@@ -84,7 +84,7 @@ def test_every_grouping_reaches_the_tasks_that_it_promises(cluster_of, source):
         for component in ("all", "global", "custom")
     }
     for component in ("shuffle", "none", "local_or_shuffle"):
-        # Each tuple to one task: the one that was free, or one in the emitter's process.
+        # Each tuple goes to one task: a free one, or one in the emitter's process.
         shares = spread(cluster, component)
         assert {word: had.total() for word, had in shares.items()} == dict.fromkeys(WORDS, TIMES)
     by_fields = spread(cluster, "fields")
@@ -108,7 +108,7 @@ def test_every_grouping_reaches_the_tasks_that_it_promises(cluster_of, source):
 
 
 class Located(BasicBolt):
-    """Says in which process it emits."""
+    """Emits the name of its process."""
 
     output_fields = "emitted long"
 
@@ -117,7 +117,7 @@ class Located(BasicBolt):
 
 
 class Arrived(BasicBolt):
-    """Says in which process a tuple was emitted, and in which it arrived."""
+    """Emits the process that a tuple came from, and the one it arrived in."""
 
     output_fields = "emitted long, arrived long"
 

@@ -1,11 +1,11 @@
-"""Tuples that a bolt holds over steps: joins, windows, and what becomes of them."""
+"""Tuples that a bolt holds across steps: joins, windows, and their outcomes."""
 
 from tests.semantics.components import Acking, chain, feeding, outcome
 from tiercel import Bolt, Config, TopologyBuilder
 
 
 class Join(Bolt):
-    """One output for a left and a right one of the same number, anchored to both."""
+    """Emits one output for a left and a right tuple with the same number, anchored to both."""
 
     output_fields = "number long, pairs long"
 
@@ -50,9 +50,9 @@ def test_a_join_over_two_spouts_and_many_steps(cluster_of):
 
 
 class Window(Bolt):
-    """Emits the sum of what came since the last tick, anchored to it.
+    """Emits the sum of the tuples since the last tick, anchored to them.
 
-    Acks what leaves the window.
+    Acks the tuples that leave the window.
     """
 
     output_fields = "total long, size long"
@@ -92,7 +92,7 @@ def test_a_window_is_emitted_at_a_tick_and_its_tuples_are_acked_then(cluster_of)
 
 
 class Holding(Bolt):
-    """Holds everything, and lets go of it at the second tick after its message was given up."""
+    """Holds all tuples, and drops them at the second tick after their messages were given up."""
 
     def prepare(self, config, context):
         self.held = []
@@ -122,7 +122,7 @@ def test_a_held_tuple_times_out_with_its_message_and_its_late_ack_changes_nothin
 
 
 class Resetting(Bolt):
-    """Holds its tuples for six ticks, and says at each that it still works on them."""
+    """Holds its tuples for six ticks, and resets their timeouts at each."""
 
     def prepare(self, config, context):
         self.held = []
@@ -150,7 +150,7 @@ def test_the_timeout_of_a_held_tuple_can_be_reset_for_as_long_as_it_takes(cluste
 
 
 class Aborting(Bolt):
-    """Gathers three; the flush of the step that brings a 13 fails."""
+    """Gathers three tuples; the flush of a step with a 13 fails."""
 
     output_fields = "total long"
 

@@ -1,4 +1,4 @@
-"""The kinds of bolts beside Bolt and BasicBolt: StatefulBolt, ArrowBolt, BatchBolt, AsyncBolt, and
+"""Kinds of bolts besides Bolt and BasicBolt: StatefulBolt, ArrowBolt, BatchBolt, AsyncBolt, and
 threads.
 
 In memory every test of this folder runs with the last three: see conftest.
@@ -49,7 +49,7 @@ def test_a_state_lasts_from_step_to_step_and_forgets_what_a_failed_tuple_wrote(c
 
 
 class SplitColumns(ArrowBolt):
-    """Each word of each line anchored to its line; a line that holds "bad" fails."""
+    """Emits each word of each line anchored to its line; a line with "bad" fails."""
 
     output_fields = "word string"
 
@@ -88,7 +88,7 @@ def test_an_arrow_bolt_stands_among_others(cluster_of):
 
 
 class SplitBatch(BatchBolt):
-    """As SplitColumns, and raises for a line that holds "worse"; says how large its batch was."""
+    """Like SplitColumns, but raises for a line with "worse", and emits its batch size."""
 
     output_streams = {"default": "word string", "sizes": "tuples long"}  # noqa: RUF012 - as users write it
     size = 4
@@ -126,7 +126,7 @@ def test_a_batch_bolt_stands_among_others(cluster_of):
 
 
 class SplitAsync(AsyncBolt):
-    """Each word of a line, after a while; the first lines take longest."""
+    """Emits each word of a line after a while; the first lines take longest."""
 
     output_fields = "word string"
 

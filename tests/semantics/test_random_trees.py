@@ -1,7 +1,8 @@
-"""Random trees under random deaths: a message is acked only when all of its tree was processed.
+"""Random trees under random deaths: a message is acked only when its whole tree was processed.
 
-Bolts of the trees answer from threads, between steps and late, hold tuples in attributes, emit by
-chance, differently when a step is repeated, and die between any two effects of a commit.
+Bolts of the trees answer from threads, between steps and late; they hold tuples in attributes; they
+emit at random, and other tuples when a step is repeated; and they die between any two effects of a
+commit.
 
 ``pytest --random-trees=2000 --soak-seed=N tests/semantics/test_random_trees.py`` runs 2,000 seeds
 from N on; a seed that fails is in the message.
@@ -30,22 +31,23 @@ from tiercel.spark_jobs.errors import ForeignTupleError
 
 pytestmark = pytest.mark.timeout(3600)
 
-# Effects of one step, at most: a process dies after a number of them.
+# A process dies after this many effects at most, which is all that a step has.
 EFFECTS = 8
 
 
 class World:
-    """Knows more than the topology does: chance, the tuples that threads have, the truth."""
+    """State outside the topology: randomness, the tuples that threads have, the truth."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        # The task, the tuple, its collector.
+        # (task, tuple, collector) of each.
         self.with_threads: list[tuple[int, Any, Any]] = []
-        # Names of messages in tuples that the last bolt stored or refused, or a bolt filtered out.
+        # Names of messages in tuples that the last bolt stored or refused, or that a bolt filtered
+        # out.
         self.stored: set[str] = set()
         self.refused: set[str] = set()
         self.filtered: set[str] = set()
-        # Bolts that hold tuples let go of them.
+        # If True, bolts let go of the tuples that they hold.
         self.is_ending = False
 
     def text(self, names: str) -> str:
@@ -53,7 +55,7 @@ class World:
         return ("bad:" if self.chance.random() < 0.12 else "") + names
 
     def answer_one(self) -> None:
-        """Let a thread answer to a tuple drawn by chance."""
+        """Let a thread answer a random tuple."""
         if not self.with_threads:
             return
         _, tup, collector = self.with_threads.pop(self.chance.randrange(len(self.with_threads)))
@@ -70,7 +72,7 @@ class World:
                 collector.emit([self.text(names_in(tup["text"]))], tup)
             collector.ack(tup)
         except ForeignTupleError:
-            # Its task was started again in this process, and fails the message itself.
+            # The tuple's task was restarted in this process, and fails the message itself.
             pass
 
 
@@ -82,7 +84,7 @@ WORLD: dict[str, World] = {}
 
 
 class Worldly:
-    """Knows its world by name: a copy of the bolt has the same one."""
+    """Knows its world by name, so that every copy of the bolt has the same world."""
 
     output_fields = "text string"
     world_name: str
@@ -100,7 +102,7 @@ class Pass(Worldly, BasicBolt):
 
 
 class ByChance(Worldly, BasicBolt):
-    """Emits none, one or two tuples, or raises, by chance: a repeat does other work."""
+    """Emits none, one or two tuples, or raises, at random: a repeat does other work."""
 
     def execute(self, tup, collector):
         number = self.world.chance.choice([0, 1, 1, 1, 2])
@@ -113,7 +115,7 @@ class ByChance(Worldly, BasicBolt):
 
 
 class FlushesByChance(Worldly, Bolt):
-    """A flush that raises fails the step, and what was held is held again."""
+    """Raises in flush at random: the step fails, and its held tuples are held again."""
 
     def flush(self, collector):
         if self.world.chance.random() < 0.05:
@@ -121,7 +123,7 @@ class FlushesByChance(Worldly, Bolt):
 
 
 class InThreads(FlushesByChance):
-    """Hands its tuples to threads, which answer at any time, some while other tuples execute."""
+    """Hands its tuples to threads, which answer at any time, some during other tuples."""
 
     def prepare(self, config, context):
         self.task = context.task_id
@@ -133,7 +135,7 @@ class InThreads(FlushesByChance):
 
 
 class Window(FlushesByChance):
-    """Holds tuples, emits by chance the names of all of them, and acks the oldest."""
+    """Holds tuples, emits at random the names of all of them, and acks the oldest."""
 
     def prepare(self, config, context):
         self.held = []
@@ -150,7 +152,7 @@ class Window(FlushesByChance):
 
 
 class Store(Worldly, BasicBolt):
-    """Refuses what is bad, and stores the rest."""
+    """Refuses bad tuples, and stores the others."""
 
     def execute(self, tup, collector):
         names = names_in(tup["text"]).split("+")
@@ -164,7 +166,7 @@ KINDS = (Pass, ByChance, InThreads, Window)
 
 
 def topology_of(world_name: str) -> Topology:
-    """One to three bolts behind one another, some with a second one beside them, then the store."""
+    """Build one to three bolts in a row, some with a second one beside them, then the store."""
     chance = WORLD[world_name].chance
     builder = TopologyBuilder("random-trees")
     builder.set_spout("spout", Source("text string"))
@@ -187,7 +189,7 @@ def topology_of(world_name: str) -> Topology:
 
 
 def walk(world: World, pump: Pump, seed: int) -> None:
-    """Feed messages one by one among answers and deaths, then let everything end."""
+    """Feed messages one by one amid answers and deaths, then let everything end."""
     chance = world.chance
     messages: dict[int, str] = {}
     tasks = list(pump.tasks)
@@ -208,7 +210,7 @@ def walk(world: World, pump: Pump, seed: int) -> None:
             pump.work()
         check(world, pump, messages, seed)
     world.is_ending = True
-    # Each task is given tuples until none holds anything any more.
+    # Feed each task until no bolt holds any tuple.
     for number in range(200):
         pump.run()
         while world.with_threads:
@@ -224,7 +226,7 @@ def walk(world: World, pump: Pump, seed: int) -> None:
 
 
 def die(world: World, pump: Pump, dead: list[int]) -> None:
-    """Start these tasks again; their threads end too, or live on beside a copy that was closed."""
+    """Start these tasks again; their threads end too, or live on beside a closed copy."""
     for task in dead:
         if world.chance.random() < 0.5:
             world.with_threads = [one for one in world.with_threads if one[0] != task]
@@ -263,7 +265,7 @@ def test_soak_of_random_trees_acks_nothing_that_was_not_processed(pytestconfig):
 
 
 def test_soak_of_random_trees_on_two_servers(pytestconfig, redis_url):
-    """Inboxes and ledger are on two databases, which count as two servers."""
+    """Inboxes and ledger are in two databases, which count as two servers."""
     urls = (redis_url, f"{redis_url.rpartition('/')[0]}/1")
     for seed in seeds_of(pytestconfig, share=10):
         with world_of(seed) as (world, name):

@@ -17,12 +17,12 @@ from tiercel import BasicBolt, Retry, TopologyBuilder
 
 ORDERS = 100
 ITEMS = 10
-# In simulated time where there is any, so that no test waits for it.
+# On the simulated clock, where an engine has one, so that no test really waits.
 WAIT_S = 0.2
 
 
 class Shaky(BasicBolt):
-    """Fails for the first ``failures`` calls of each odd number: a file per number counts them."""
+    """Fails the first ``failures`` calls of each odd number, counted in a file for each."""
 
     output_fields = "n long"
 
@@ -140,7 +140,7 @@ def priced(feeder, url, retry):
 
 
 def until_all_are_acked(cluster, feeder) -> int:
-    """Deliver failed orders again, as a queue does; return how many were."""
+    """Redeliver failed orders, as a queue does; return the number of redeliveries."""
     again: list[int] = []
     cluster.advance_time(2)
     while len(again) < len(cluster.failed("s")):

@@ -1,4 +1,4 @@
-"""Settings of a topology at work."""
+"""Settings of a topology, in use."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_a_bolt_is_told_its_settings_and_its_place(cluster_of):
 
 
 class Ticking(Bolt):
-    """Emits what it held since the last tick."""
+    """Emits the tuples that it has held since the last tick."""
 
     output_fields = "task int, held int"
 

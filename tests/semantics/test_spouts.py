@@ -1,4 +1,4 @@
-"""Calls of a spout: what it is told of its tuples, and when it is asked for more."""
+"""Calls to a spout: the outcomes that it hears, and when it is asked for more."""
 
 import threading
 from collections import Counter
@@ -9,7 +9,7 @@ from tiercel import Bolt, Config, Spout, TopologyBuilder
 
 
 class ReliableSentenceSpout(Spout):
-    """A map of what is pending, and another emit for what failed."""
+    """Keeps a map of pending tuples, and emits failed ones again."""
 
     output_fields = "sentence string"
     sentences = ("my dog has fleas", "bad", "don't have a cow man")
@@ -82,7 +82,7 @@ def test_a_replay_is_a_new_message_with_a_timeout_of_its_own(cluster_of):
 
 
 class Curious(Spout):
-    """Keeps what it is told, with the reason."""
+    """Records the outcomes that it hears, with reasons."""
 
     output_fields = "x long"
 
@@ -115,7 +115,7 @@ class Curious(Spout):
 
 
 class OneFails(Bolt):
-    """Fails 1, holds 2, acks the others."""
+    """Fails tuple 1, holds tuple 2, acks the others."""
 
     def execute(self, tup, collector):
         if tup["x"] == 1:
@@ -215,7 +215,7 @@ def test_a_spout_names_the_task_on_a_direct_stream_and_may_emit_again_when_told_
 
 
 class Bulk(Spout):
-    """Has many tuples at a time, and wants to be told of many at a time."""
+    """Emits many tuples at a time, and hears many outcomes at a time."""
 
     output_fields = "x long"
 

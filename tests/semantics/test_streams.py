@@ -1,4 +1,4 @@
-"""Several streams, and who receives them."""
+"""Several streams, and their receivers."""
 
 from types import MappingProxyType
 
@@ -8,7 +8,7 @@ from tiercel.testing import FeederSpout
 
 
 class Sorting(BasicBolt):
-    """Evens and odds on streams of their own, one without subscribers, and a direct one."""
+    """Emits even and odd numbers on separate streams, one without subscribers, and a direct one."""
 
     output_streams = MappingProxyType(
         {"even": "x long", "odd": "x long, name string", "nobody": "x long", "own": "x long"}
@@ -67,7 +67,7 @@ def test_each_stream_goes_to_its_subscribers_and_each_of_them_has_a_copy_of_its_
 
 
 class Picky(Bolt):
-    """Acks what it is given by one of two copies only."""
+    """Acks the tuples of only one of two copies."""
 
     def prepare(self, config, context):
         self.component = context.component

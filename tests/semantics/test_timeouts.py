@@ -1,4 +1,4 @@
-"""Timeouts of messages: never early, and told once."""
+"""Timeouts of messages: never early, and reported once."""
 
 from tests.semantics.components import Pass, Silent, chain, feeding, outcome
 from tiercel import Bolt, Config
@@ -26,7 +26,7 @@ def test_a_tuple_times_out_at_the_message_timeout_and_never_earlier(cluster_of):
 
 
 class Late(Bolt):
-    """Acks or fails an old tuple when the next one comes."""
+    """Acks or fails an old tuple when the next one arrives."""
 
     def __init__(self):
         self.old = []
@@ -52,7 +52,7 @@ def test_what_a_bolt_says_after_the_timeout_is_not_told_again(cluster_of):
 
 
 class Resetting(Bolt):
-    """Holds the first tuple, and begins its timeout anew with each one that follows."""
+    """Holds the first tuple, and resets its timeout at each later one."""
 
     def __init__(self):
         self.first = None

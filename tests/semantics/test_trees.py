@@ -1,4 +1,4 @@
-"""Trees: which tuples belong to a message, and when all of them are done."""
+"""Trees: which tuples belong to a message, and when its tree is complete."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from tiercel import BasicBolt, Bolt, TopologyBuilder
 
 
 class Join(Bolt):
-    """One tuple for all that came in the step, anchored to all of them."""
+    """Emits one tuple anchored to all tuples of the step."""
 
     output_fields = "x long"
 
@@ -73,7 +73,7 @@ def test_a_diamond_is_acked_when_all_its_ways_are_done_and_not_before(cluster_of
 
 
 class Repeating(Bolt):
-    """Emits each number anchored to its tuple as often as the number says."""
+    """Emits each number as often as it says, anchored to its tuple."""
 
     output_fields = "x long"
 
@@ -89,7 +89,7 @@ def test_the_same_anchor_several_times_is_one_tree_that_stays_whole(cluster_of):
 
 
 class Counting(Bolt):
-    """Says how many tuples a task had in the step; fails words that say so."""
+    """Emits the number of tuples in the step; fails words that ask for it."""
 
     output_fields = "task int, n long"
 
@@ -110,7 +110,7 @@ class Counting(Bolt):
 
 
 def test_a_tree_may_have_a_hundred_thousand_tuples_and_one_that_fails_is_enough(cluster_of_basic):
-    """A ``Bolt`` counts them: other kinds of bolts would only split the lines."""
+    """A ``Bolt`` counts them, because other kinds would only split the lines."""
     good = " ".join(map(str, range(100_000)))
     bad = " ".join([*map(str, range(99_999)), "bad"])
     builder = TopologyBuilder("wide")
@@ -187,7 +187,7 @@ def test_a_tuple_that_nobody_receives_is_acked(cluster_of):
 
 
 class Halve(BasicBolt):
-    """Sends halves of a number back to itself by way of another bolt, until it is 1."""
+    """Sends halves of a number back to itself through another bolt, until they are 1."""
 
     output_fields = "x long"
 

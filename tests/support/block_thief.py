@@ -1,4 +1,4 @@
-"""A stranger's process that asks a running Spark for its broadcasts: nothing but its ports, and
+"""A stranger's process that asks a running Spark for its broadcasts, with nothing but its ports and
 Spark's own protocol.
 """
 
@@ -23,11 +23,11 @@ BLOCK_HEADER = struct.Struct("<8sBiii")
 
 
 class RefusedError(Exception):
-    """The port answers with anything but a block."""
+    """The port answers with something other than a block."""
 
 
 def ports_of_session(session: int) -> set[int]:
-    """Every TCP port on which a process of this session (see ``setsid``) listens."""
+    """Return every TCP port on which a process of this session (see ``setsid``) listens."""
     owned = {target for process in processes_of(session) for target in sockets_of(process)}
     found = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
@@ -60,7 +60,7 @@ def sockets_of(process: Path) -> Iterator[str]:
 
 
 def stolen_from(port: int, host: str = "127.0.0.1") -> list[bytes]:
-    """Return what the broadcasts behind this port hold; nothing if it gives none away."""
+    """Return the content of the broadcasts behind this port; empty if it gives none away."""
     found = []
     for number in range(FIRST_BROADCASTS):
         try:
@@ -102,7 +102,7 @@ def received(connection: socket.socket, wanted: int) -> bytes:
 
 
 def unpacked(block: bytes) -> bytes:
-    """Unpack what Spark has compressed, block by block of LZ4."""
+    """Decompress Spark's LZ4, block by block."""
     plain = b""
     while len(block) > BLOCK_HEADER.size:
         magic, token, packed, size, _ = BLOCK_HEADER.unpack_from(block)

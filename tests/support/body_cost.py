@@ -1,5 +1,5 @@
-"""The time and memory that one JSON body takes: ``python -m tests.support.body_cost NAME …`` prints
-one line of JSON for each.
+"""Time and memory for one JSON body: ``python -m tests.support.body_cost NAME …`` prints a line of
+JSON for each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ASTRAL = "😀".encode()  # makes a text of four bytes per character
 
 
 def filled(before: bytes, item: bytes, after: bytes = b"", most: int = MAX_BODY_BYTES) -> bytes:
-    """As often as it fits into the largest body, or at most so often."""
+    """Repeat the text up to the size of the largest body, or up to this often."""
     return (
         before + item * min(most, (MAX_BODY_BYTES - len(before) - len(after)) // len(item)) + after
     )
@@ -35,8 +35,8 @@ def names(count: int, form: str) -> Iterator[bytes]:
 
 
 def wide(*more: bytes, form: str = '"%x":0') -> bytes:
-    """An object of as many different names as are allowed, filled up with a string of
-    wide characters.
+    """Build an object with as many different names as allowed, filled up with a string of wide
+    characters.
     """
     start = (
         b"{" + b",".join([*names(MAX_VALUES - 4 - len(more), form), *more]) + b',"pad":"' + ASTRAL
@@ -44,7 +44,7 @@ def wide(*more: bytes, form: str = '"%x":0') -> bytes:
     return start + b"x" * (MAX_BODY_BYTES - len(start) - 2) + b'"}'
 
 
-# Those that take the most memory.
+# Bodies that take the most memory.
 LARGE = {
     "different names": wide,
     "different names, one twice": lambda: wide(b'"0":0'),
@@ -52,7 +52,7 @@ LARGE = {
     "decimals": lambda: filled(b'{"dl":[', b'"1.5000000",', b"0]}", MAX_VALUES - 3),
     "wide characters": lambda: filled(b'{"a":"' + ASTRAL, b"x", b'"}'),
 }
-# Those that took hours, or ended the process; and the worst of each kind of token.
+# Bodies that once took hours or killed the process, and the worst of each kind of token.
 HARD = {
     "16,000 names, one twice": lambda: (
         b"{" + b",".join([*names(16_000, '"%x":0'), b'"0":0']) + b"}"
@@ -87,10 +87,10 @@ BODIES = LARGE | HARD
 
 
 def cost(name: str) -> dict[str, object]:
-    """Seconds of CPU, the peak of memory above that before, and what was said."""
+    """Return the seconds of CPU, the rise of peak memory, and the result."""
     decode = decoder_for(SCHEMA)
     body = BODIES[name]()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _memory("VmRSS")
     begun = time.process_time()
     try:

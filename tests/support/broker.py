@@ -1,4 +1,4 @@
-"""RabbitMQ as the tests use it: a second, plain client beside the code under test."""
+"""RabbitMQ for the tests: a second, plain client beside the code under test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.message.writing import OutgoingMessage
 from tiercel.queues.retry import NO_WAIT
 
-# Of the fixture ``impatient``: 30 minutes, scaled.
+# Of the fixture ``impatient``: 30 minutes, scaled down.
 CONSUMER_TIMEOUT_S = 4.0
 
 
@@ -31,7 +31,7 @@ def unique(what="queue"):
 
 
 def wait_timeouts(count):
-    """Wait for so many consumer timeouts of the fixture ``impatient``."""
+    """Wait for this many consumer timeouts of the fixture ``impatient``."""
     began = time.monotonic()
     wait_until(lambda: time.monotonic() - began > count * CONSUMER_TIMEOUT_S)
 
@@ -50,7 +50,7 @@ def plain_channel(amqp_url):
 
 
 def restart_in_order(server):
-    """Restart it in good order after queues were declared, before it is killed.
+    """Restart the broker cleanly after queues were declared, before it is killed.
 
     RabbitMQ 3.10 may forget a queue, classic or quorum, when it is killed within seconds of its
     first start: of 70 brokers, one began again with "Recovering 0 queues", though Mnesia's log had
@@ -60,7 +60,7 @@ def restart_in_order(server):
 
 
 def manage(server, path, **settings):
-    """Make something by the management interface: ``rabbitmqctl`` takes seconds to start."""
+    """Create an object through the management interface: ``rabbitmqctl`` takes seconds to start."""
     url = urlsplit(server.management_url)
     login = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()
     request = urllib.request.Request(
@@ -73,13 +73,13 @@ def manage(server, path, **settings):
 
 
 def add_user(server, name, *, configure="", write=".*", tags=""):
-    """A user whose password is the name, who may read everything."""
+    """Add a user whose password is its name, with permission to read everything."""
     manage(server, f"users/{name}", password=name, tags=tags)
     manage(server, f"permissions/%2F/{name}", configure=configure, write=write, read=".*")
 
 
 def set_policy(server, name, pattern, definition, *, kind="policies", **settings):
-    """A policy for queues and exchanges, or for what ``apply_to`` says."""
+    """Set a policy for queues and exchanges, or for the kind in ``apply_to``."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     manage(server, f"{kind}/%2F/{name}", pattern=pattern, definition=definition, **given)
 
@@ -93,25 +93,25 @@ def put(amqp_url, queue, *bodies, **properties):
 
 
 def to_queues(messages):
-    """Messages for ``publish_each``, from (queue, body) each."""
+    """Return messages for ``publish_each``, each from a queue and a body."""
     return [OutgoingMessage(routing_key=queue, body=body) for queue, body in messages]
 
 
 def ready(amqp_url, queue):
-    """Count the messages that wait in the queue."""
+    """Count the ready messages of the queue."""
     with plain_channel(amqp_url) as channel:
         return channel.queue_declare(queue, passive=True).method.message_count
 
 
 def wait_ready(amqp_url, queue, count):
-    """Wait until so many wait in the queue: a quorum queue counts what was given back, or
-    published, a moment later.
+    """Wait until this many messages are ready: a quorum queue counts returned or published messages
+    a moment later.
     """
     wait_until(lambda: ready(amqp_url, queue) == count, message=f"{count} messages in {queue}")
 
 
 def take_all(amqp_url, queue):
-    """All messages that wait in the queue, taken out: (body, headers) each."""
+    """Take all ready messages from the queue; return (body, headers) of each."""
     found = []
     with plain_channel(amqp_url) as channel:
         while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
@@ -120,7 +120,7 @@ def take_all(amqp_url, queue):
 
 
 def take_raw(amqp_url, queue):
-    """As ``take_all``, whatever the headers are."""
+    """Like ``take_all``, for headers of any kind."""
     found = []
     with connected(Address.parse(amqp_url), "test") as connection:
         channel = connection.channel()
@@ -130,7 +130,7 @@ def take_raw(amqp_url, queue):
 
 
 def version(amqp_url):
-    """The broker's major and minor version."""
+    """Return the broker's major and minor version."""
     connection = pika.BlockingConnection(Address.parse(amqp_url).parameters("test"))
     try:
         return check_server(connection, Address.parse(amqp_url))
@@ -144,7 +144,7 @@ def delete(amqp_url, queue):
 
 
 class Desk:
-    """A consumer with everything that it reports."""
+    """A consumer, with a record of all that it reports."""
 
     def __init__(
         self, amqp_url, queue, *, prefetch=100, bytes_held=2**28, management_url=None, **settings
@@ -178,8 +178,8 @@ class Desk:
         return self.some(1, timeout)[0]
 
     def some(self, limit=1000, timeout=30):
-        """Take all that is there, once something is. Asking without a pause would take the
-        interpreter from the threads that are waited for.
+        """Take all deliveries as soon as there is one. Polling without a pause would keep the
+        interpreter from the other threads.
         """
         return wait_until(lambda: self.consumer.get(limit), timeout, message="a delivery")
 
@@ -196,5 +196,5 @@ class Desk:
         )
 
     def on_channel(self, function):
-        """Call it with the pika channel, on its thread."""
+        """Call a function with the pika channel, on its thread."""
         self.consumer._link.call(lambda: function(self.consumer._epoch._channel))

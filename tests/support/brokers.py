@@ -1,4 +1,4 @@
-"""A RabbitMQ cluster of three embedded nodes, so that a quorum queue outlives one of them."""
+"""A RabbitMQ cluster of three embedded nodes, so that a quorum queue survives the loss of one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from tiercel.compose.guard import Launch
 from tiercel.compose.install import install_missing
 from tiercel.compose.server import free_port
 
-# Nodes find each other without a port mapper if all have one port: so each has an
-# address of its own.
+# Nodes find each other without a port mapper only if all use one port, so each has its own address.
 _HOSTS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
 
 
 class _Node(EmbeddedRabbitMQ):
-    """One of them."""
+    """One node of the cluster."""
 
     def __init__(self, host: str, password: str, cookie: str, shared_port: int) -> None:
         super().__init__()
@@ -31,7 +30,7 @@ class _Node(EmbeddedRabbitMQ):
 
     @property
     def _ports(self) -> Collection[int]:
-        # The port for its fellows is at its own address.
+        # The port for the other nodes is on the node's own address.
         return (self._port, self._management_port)
 
     def _configure(self) -> None:
@@ -65,10 +64,7 @@ class _Node(EmbeddedRabbitMQ):
 
 
 class ClusteredRabbitMQ(Entered):
-    """Its URL names the three nodes, the management API is that of the last.
-
-    A server of the tests.
-    """
+    """A server whose URL names the three nodes; its management API is the last node's."""
 
     def __init__(self) -> None:
         install_missing("rabbitmq-server")

@@ -1,5 +1,5 @@
-"""An authority of our own and a server's certificate, made with openssl, and how servers
-are told to use it.
+"""An authority of our own and a server's certificate, made with openssl, and the servers' settings
+to use it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Certificate:
     files: dict[str, bytes]
 
     def for_rabbitmq(self, folder: str, listener: str) -> str:
-        """Lines of its configuration."""
+        """Return the configuration lines for RabbitMQ."""
         return (
             f"listeners.ssl.1 = {listener}\nssl_options.cacertfile = {folder}/ca.pem\n"
             f"ssl_options.certfile = {folder}/server.pem\nssl_options.keyfile = "
@@ -33,7 +33,7 @@ class Certificate:
         )
 
     def for_redis(self, folder: str, port: int) -> str:
-        """Lines of its configuration."""
+        """Return the configuration lines for Redis."""
         return (
             f"tls-port {port}\ntls-ca-cert-file {folder}/ca.pem\ntls-cert-file "
             f"{folder}/server.pem\ntls-key-file {folder}/server.key\ntls-auth-clients no\n"
@@ -41,7 +41,7 @@ class Certificate:
 
 
 def make_ca(folder: Path) -> Path:
-    """A new authority."""
+    """Make a new authority."""
     install_missing("openssl")
     folder.mkdir()
     ca = folder / "ca.pem"
@@ -51,7 +51,7 @@ def make_ca(folder: Path) -> Path:
 
 
 def make_certificate(ca: Path) -> Certificate:
-    """A certificate for ``HOST`` from this authority."""
+    """Make a certificate for ``HOST``, issued by this authority."""
     key = ca.with_name("server.key")
     certificate = ca.with_name("server.pem")
     words = (

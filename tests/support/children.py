@@ -1,4 +1,4 @@
-"""The processes of a running topology, for tests that kill them or keep them from starting."""
+"""The processes of a running topology, for tests that kill them or prevent their start."""
 
 import os
 import sys
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from tests.support.waiting import wait_until
 
-# On the command line of the process that Spark forks its Python workers from, and so on theirs.
+# In the command line of the process from which Spark forks its Python workers, and so in theirs.
 _DAEMON = b"tiercel.spark_jobs.spark.python_daemon"
 
 
 class Python:
-    """The program that ``PYSPARK_PYTHON`` names: a script that can be mended while all runs."""
+    """The program that ``PYSPARK_PYTHON`` names: a script that can be changed during a run."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "python"
@@ -36,7 +36,7 @@ def kill(child, number) -> None:
 
 
 def python_workers(driver: int) -> list[int]:
-    """Return the processes below the driver that run bolt tasks: those forked from an
+    """Return the processes below the driver that run bolt tasks, which are forked from an
     executor's daemon.
     """
     daemons = _below(driver, _DAEMON)
@@ -44,27 +44,27 @@ def python_workers(driver: int) -> list[int]:
 
 
 def python_processes(driver: int) -> list[int]:
-    """Return the executors' daemons below the driver, and what was forked from them."""
+    """Return the executors' daemons below the driver, and their forks."""
     return sorted(_below(driver, _DAEMON))
 
 
 def spark_jvms(driver: int) -> list[int]:
-    """Spark's JVM below the driver; the executors' too, where they are on this machine."""
+    """Return Spark's JVM below the driver, and the executors' JVMs if they are on this machine."""
     return sorted(_below(driver, b"org.apache.spark."))
 
 
 def below(pid: int, command: bytes) -> list[int]:
-    """The processes below another with this word in their command."""
+    """Return the processes below another with this word in their commands."""
     return sorted(_below(pid, command))
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it has started."""
+    """Return a process and all its descendants."""
     return [pid, *_below(pid, b"")]
 
 
 def _below(ancestor: int, command: bytes) -> dict[int, int]:
-    """The processes below another with this word in their command, each with its parent."""
+    """Return the processes below another with this word in their commands, each with its parent."""
     parents = {}
     commands = {}
     for folder in Path("/proc").iterdir():

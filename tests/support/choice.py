@@ -1,22 +1,22 @@
 """Which tests `make test` takes, and which it leaves to `make test-all`: the one rule.
 
-Each test is *quick* or of the *rest*, and is marked as what it is when it is collected:
-`pytest -m quick`, `pytest -m rest`. Its folder decides. A test that is otherwise than its folder
-says so itself, with `@pytest.mark.quick` or `@pytest.mark.rest`:
+Each test is *quick* or *rest*, and is marked so when it is collected: `pytest -m quick`,
+`pytest -m rest`. Its folder decides. A test that differs from its folder has its own mark,
+`@pytest.mark.quick` or `@pytest.mark.rest`:
 
-* of whole topologies and of faults, one of each kind is quick: the one that has found the most, or
-  takes the least time;
-* elsewhere a test that takes as long as a hundred others is of the rest, where a quick one shows
-  the same in small.
+* among tests of whole topologies and of faults, one of each kind is quick: the test that has found
+  the most bugs, or takes the least time;
+* elsewhere, a test that takes as long as a hundred others is rest if a quick one covers the same
+  at small scale.
 
-A fault that is judged by seconds, as how soon a topology goes on or how fast it is then, is marked
-as `alone`: of the rest, nothing runs beside it, and the others run two files at a time.
+A test that measures seconds, such as the time until a topology goes on or its rate then, is marked
+as `alone`: nothing runs beside it. The other rest tests run two files at a time.
 
-`make test-newest` runs tests again on other versions of the servers: the *newest*. They are those
-of the parts that send commands to RabbitMQ and Redis, by folder, and every contract; the parts
-above reach a server by these alone. A test elsewhere that shows how a server behaves says so
-itself, with `@pytest.mark.newest`. A test that asks for none of the chosen servers is left out: a
-memory twin, and a cluster, which is always embedded.
+`make test-newest` runs the *newest* tests again on other versions of the servers: by folder, the
+tests of the parts that send commands to RabbitMQ and Redis, and every contract; all other parts
+reach a server only through these. A test elsewhere that depends on a server's behaviour has
+`@pytest.mark.newest`. A test that uses none of the chosen servers is left out: a memory twin, and a
+cluster, which is always embedded.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ BY_FOLDER = {
     "acceptance": REST,
     "faults": REST,
 }
-# Where `make test-matrix` takes tests that are marked as slow. It is the only one that takes them.
+# Folders with tests marked as slow, which only `make test-matrix` runs.
 SLOW = ("integration", "faults")
-# `make test-faults` takes these, and looks in this folder.
+# Mark and folder of the tests that `make test-faults` runs.
 ALONE = "alone"
 MEASURED = "faults"
 NEWEST = "newest"
@@ -45,17 +45,16 @@ SEND_COMMANDS = (
     "integration/queues",
     "integration/spark_jobs/state",
 )
-# Of each place that a contract holds in: they are on no chosen server.
+# Places of contracts that use no chosen server.
 ON_NO_CHOSEN_SERVER = ("memory", "redis cluster")
-# Where several processes share the tests, those of a folder that takes long per file
-# are begun first.
+# If several processes share the tests, files of folders with long tests begin first.
 LONGEST_FIRST = ["faults", "acceptance", "semantics", "integration", "unit"]
 
 
 def chosen(folder: str, marks: Collection[str]) -> str:
-    """Return `quick` or `rest` for a test in this folder of `tests` that has these marks.
+    """Return `quick` or `rest` for a test in this folder of `tests` with these marks.
 
-    Raises ValueError if it has both, if the folder is not known, or if no target would run it.
+    Raises ValueError if it has both marks, if the folder is unknown, or if no target would run it.
     """
     if "slow" in marks and folder not in SLOW:
         raise ValueError(
@@ -74,16 +73,16 @@ def chosen(folder: str, marks: Collection[str]) -> str:
 
 
 def asks_newest(path: PurePath) -> bool:
-    """Tell whether a file of `tests` is run again on the newest servers, without a mark."""
+    """Tell whether a file of `tests` is run again on the newest servers, even without a mark."""
     contract = path.match("integration/*/test_*_contract.py")
     return contract or any(path.is_relative_to(folder) for folder in SEND_COMMANDS)
 
 
 def on_chosen_servers(fixtures: Collection[str], places: Collection[object]) -> bool:
-    """Tell whether a test is on servers that `--servers` chooses: by the fixtures that it asks for,
-    and the places that it is parametrized with.
+    """Tell whether a test uses servers that `--servers` chooses, by its fixtures and the places
+    that it is parametrized with.
     """
     if any(str(place).startswith(ON_NO_CHOSEN_SERVER) for place in places):
         return False
-    # A place asks for its server when it is made.
+    # A place requests its server only when it is made.
     return "servers" in fixtures or "request" in fixtures

@@ -1,4 +1,4 @@
-"""Chunks of tuples of which only the roots matter."""
+"""Chunks of tuples for tests that look only at the roots."""
 
 import numpy as np
 

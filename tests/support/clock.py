@@ -2,7 +2,7 @@
 
 
 class Clock:
-    """Stands still; ``now`` is the time in seconds."""
+    """A clock that stands still; ``now`` is the time in seconds."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now

@@ -1,4 +1,4 @@
-"""A server of Spark Connect, as a process of its own."""
+"""A server of Spark Connect in a separate process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTINGS = {
 
 
 class ConnectServer:
-    """Spark with two cores, to which clients connect. Use as a context manager."""
+    """Spark with two cores, for clients of Connect; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.url = ""

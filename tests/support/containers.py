@@ -1,9 +1,9 @@
-"""RabbitMQ, Redis and Valkey in containers, with the face of the embedded servers, so that
+"""RabbitMQ, Redis and Valkey in containers, with the interface of the embedded servers, so that
 tests need not care.
 
-Testcontainers creates, waits and removes. Each container runs as an ordinary user, its ports are on
-the loopback interface only and stay the same over restarts, and its password is in a file: a
-command line or an environment would show it.
+Testcontainers creates, waits and removes. Each container runs as an ordinary user. Its ports are
+only on the loopback interface and stay the same over restarts. Its password is in a file, because a
+command line or an environment would expose it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tests.images.server_images import ServerVersion
 from tiercel.compose.embedded import answers_as_rabbitmq, answers_as_redis
 from tiercel.compose.server import LOOPBACK, OF_CONTAINERS, free_port
 
-# The container that would clean up after a killed test run has a public image, which cannot be
-# pulled everywhere.
+# The image of the container that cleans up after a killed test run is public, and cannot be pulled
+# everywhere.
 testcontainers_config.ryuk_disabled = True
 
 _STOP_GRACE_S = 60
 
 
 class _Answers(WaitStrategy):
-    """Ready when the probe says so; a container that ended is not waited for."""
+    """Waits until the probe succeeds, but not for a container that has ended."""
 
     def __init__(self, probe) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _Answers(WaitStrategy):
 
 
 class ContainerServer(ABC):
-    """Stands in for ``compose.server.EmbeddedServer``, as far as tests use it."""
+    """Replaces ``compose.server.EmbeddedServer``, as far as tests use it."""
 
     ports: ClassVar[tuple[int, ...]]
 
@@ -55,7 +55,7 @@ class ContainerServer(ABC):
         extra: str = "",
         files: dict[str, bytes] | None = None,
     ) -> None:
-        """``extra`` is added to its configuration, ``files`` are put beside it, in ``/tiercel``."""
+        """``extra`` is added to its configuration, ``files`` are put into ``/tiercel``."""
         self.server = server
         self._image = image
         self.password = secrets.token_urlsafe(24)
@@ -66,11 +66,11 @@ class ContainerServer(ABC):
 
     @abstractmethod
     def _create(self) -> DockerContainer:
-        """The container, not started, without its ports."""
+        """Create the container, not started, without its ports."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Return True if it serves clients now; raises OSError if it cannot be reached."""
+        """Return True if it serves clients now; raise OSError if it cannot be reached."""
 
     def port(self, inside: int) -> int:
         """The loopback port for a port of the container."""
@@ -85,9 +85,9 @@ class ContainerServer(ABC):
         return wrapped.status == "running"
 
     def start(self) -> Self:
-        """Start it if it does not run, and wait until it serves clients.
+        """Start the container unless it runs, and wait until it serves clients.
 
-        Keeps the data of an earlier run.
+        It keeps the data of an earlier run.
         """
         if self._container is None:
             self._container = self._create().waiting_for(_Answers(self._answers))
@@ -130,7 +130,7 @@ class ContainerServer(ABC):
 
     @property
     def pid(self) -> int | None:
-        """Of its first process, as this machine numbers it; None while it does not run."""
+        """Return the host's process id of the container's first process; None if it is stopped."""
         container = self._container
         if container is None:
             return None
@@ -148,19 +148,19 @@ class ContainerServer(ABC):
         return {self.run("getent", "passwd", uid).partition(":")[0] for uid in uids}
 
     def addresses(self) -> set[str]:
-        """Return the addresses of its ports."""
+        """Return the addresses of the container's ports."""
         self._wrapped.reload()
         return {
             each["HostIp"] for published in self._wrapped.ports.values() for each in published or ()
         }
 
     def health(self) -> str:
-        """Return what its health check says; ``none`` if the image has none."""
+        """Return the status of the container's health check; ``none`` if the image has none."""
         self._wrapped.reload()
         return self._wrapped.attrs["State"].get("Health", {}).get("Status", "none")
 
     def inspect(self) -> str:
-        """Everything that the engine tells about the container."""
+        """Return all that the engine knows about the container."""
         return json.dumps(self._wrapped.attrs)
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class ContainerRabbitMQ(ContainerServer):
             "loopback_users": "none",
             "disk_free_limit.absolute": "50MB",
             "log.console": "true",
-            # what 3.10 has; RabbitMQ 4 takes 16 MiB, and one test sends a byte more
+            # the limit of 3.10; RabbitMQ 4 takes 16 MiB, and one test sends a byte more
             "max_message_size": "134217728",
             "collect_statistics_interval": "1000",
         }
@@ -213,8 +213,8 @@ class ContainerRabbitMQ(ContainerServer):
             "\n".join([*lines, self._extra, ""]).encode(), "/tiercel/rabbitmq.conf", 0o644
         )
         container.with_env("RABBITMQ_CONFIG_FILE", "/tiercel/rabbitmq.conf")
-        # As the embedded one: idle schedulers must not spin, and quorum queues report their
-        # depths once a second.
+        # As on the embedded broker: idle schedulers must not spin, and quorum queues report their
+        # depths every second.
         erlang = "-rabbit quorum_tick_interval 1000 +sbwt none +sbwtdcpu none +sbwtdio none"
         return container.with_env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", erlang)
 
@@ -229,7 +229,7 @@ class ContainerRabbitMQ(ContainerServer):
 class ContainerRedis(ContainerServer):
     """Redis or Valkey.
 
-    It forgets everything when it is killed, and keeps it over ``stop`` and ``start``.
+    It loses all data when it is killed, and keeps them over ``stop`` and ``start``.
     """
 
     ports = (6379, 6380)

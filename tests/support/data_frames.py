@@ -1,4 +1,4 @@
-"""Plain Spark with the format "rabbitmq", and what its queries leave behind."""
+"""Plain Spark with the format "rabbitmq", and the traces of its queries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORKERS = b"pyspark.daemon"
 
 @contextmanager
 def plain_spark(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
-    """Spark as PySpark starts it, in a JVM that is soon there: without tiercel's topologies,
+    """Start Spark as PySpark does, in a JVM with a short start: without tiercel's topologies,
     settings and Redis.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -66,7 +66,7 @@ def new_queue(amqp_url: str, name: str, *bodies: bytes, **properties: object) ->
 
 
 class Rows:
-    """Rows of the batches of a query, by batch; to be given to ``foreachBatch``."""
+    """Rows of a query by batch; for ``foreachBatch``."""
 
     def __init__(self, column: str = "body") -> None:
         self.batches: dict[int, list[str]] = {}
@@ -88,18 +88,18 @@ class Rows:
 
 
 def committed(checkpoint: Path) -> list[int]:
-    """Return the numbers of the batches that a checkpoint says are committed."""
+    """Return the numbers of the batches committed in a checkpoint."""
     return sorted(int(path.name) for path in checkpoint.glob("commits/[0-9]*"))
 
 
 def offsets(checkpoint: Path, batch: int) -> list[dict[str, object]]:
-    """Return the offsets that a checkpoint has for a batch."""
+    """Return a batch's offsets from a checkpoint."""
     lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
     return [json.loads(line) for line in lines[2:]]
 
 
 def pids(word: bytes, above: int | None = None) -> list[int]:
-    """Return processes with this word on their command lines, descendants of this one."""
+    """Return the descendants of this process with this word in their command lines."""
     top = os.getpid() if above is None else above
     parents: dict[int, int] = {}
     found = []
@@ -116,20 +116,20 @@ def pids(word: bytes, above: int | None = None) -> list[int]:
 
 
 def reader_pids(above: int | None = None) -> list[int]:
-    """Return the processes in which the readers of streaming queries are."""
+    """Return the processes of the readers of streaming queries."""
     return pids(_RUNNER, above)
 
 
 def worker_pids(above: int | None = None) -> list[int]:
-    """Return the Python workers that run tasks; not the daemons that they are forked from, for a
-    session of Spark's does not survive the end of its planner's.
+    """Return the Python workers that run tasks, without their daemons, since a session's daemon
+    does not survive its planner's end.
     """
     found = pids(_WORKERS, above)
     return [pid for pid in found if _parent(pid) in found]
 
 
 def kill_readers() -> None:
-    """Kill them, so that the broker has again what was not acked by now."""
+    """Kill the readers, so that the broker requeues all messages that are still unacked."""
     for pid in reader_pids():
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not reader_pids())
@@ -138,7 +138,7 @@ def kill_readers() -> None:
 def bodies_between(
     reader: RabbitMQStreamReader, start: dict[str, Any], end: dict[str, Any]
 ) -> list[Any]:
-    """The bodies that a reader has between two offsets."""
+    """Return the bodies that a reader has between two offsets."""
     return [
         body
         for piece in reader.partitions(start, end)
@@ -148,7 +148,7 @@ def bodies_between(
 
 
 def settled_within(seconds: float, since: float) -> None:
-    """Sleep until so many seconds after ``since``: what is measured is the time itself."""
+    """Sleep until this many seconds after ``since``, because the time itself is measured."""
     time.sleep(max(0.0, since + seconds - time.time()))
 
 

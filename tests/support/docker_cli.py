@@ -1,8 +1,8 @@
-"""The commands ``docker`` (with its plugins compose and buildx) and ``docker-compose``, fetched
-where they are missing.
+"""The commands ``docker`` (with its plugins compose and buildx) and ``docker-compose``, fetched if
+missing.
 
-Debian 12 has an engine and ``docker-compose``, version 1, and no plugins; those of Debian 13 run
-there too. They are unpacked into a folder and not installed.
+Debian 12 has an engine and ``docker-compose``, version 1, but no plugins; Debian 13's plugins run
+there too. They are unpacked into a folder, not installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 @lru_cache
 def docker_environment() -> dict[str, str]:
-    """In which ``docker build`` is BuildKit's, and there is a ``docker compose``."""
+    """Return an environment where ``docker build`` uses BuildKit, and ``docker compose`` exists."""
     environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
     if not all(
         answers(["docker", plugin.removeprefix("docker-"), "version"], environment)
@@ -37,9 +37,7 @@ def docker_environment() -> dict[str, str]:
 
 
 def compose_command(name: str) -> list[str]:
-    """The words of ``docker compose`` or ``docker-compose``, both of which are here
-    when this returns.
-    """
+    """Return the words of ``docker compose`` or ``docker-compose``; both exist afterwards."""
     if name == "docker compose":
         return ["docker", "compose"]
     install_missing("docker-compose")
@@ -47,7 +45,7 @@ def compose_command(name: str) -> list[str]:
 
 
 def run(*words: str, timeout: float = 120, check: bool = True, **options) -> str:
-    """Return a command's stdout; raises with its stderr if it fails and must not."""
+    """Return a command's stdout; if it fails and must not, raise with its stderr."""
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=timeout, check=False, **options
     )
@@ -66,7 +64,7 @@ def answers(words: list[str], environment: dict[str, str]) -> bool:
 def fetch(folder: Path) -> None:
     """Unpack Debian 13's plugins; apt checks their signatures.
 
-    Its own state and lists stay as they are.
+    Apt's own state and lists are not changed.
     """
     apt = Apt.find()
     assert apt is not None, (

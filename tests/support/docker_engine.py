@@ -1,4 +1,4 @@
-"""The Docker engine of this machine, for tests that cannot do without one."""
+"""The Docker engine of this machine, for tests that cannot run without one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tiercel.compose.errors import ServiceMissingError
 
 
 def all_must_run() -> bool:
-    """Return True in CI: a test that is left out there would be a failure that nothing shows."""
+    """Return True in CI, where a skipped test would hide a failure."""
     return "CI" in os.environ
 
 
 @contextmanager
 def docker_engine() -> Iterator[docker.DockerClient]:
-    """A client of it. Where there is none the test is left out, and in CI it fails."""
+    """A client of the Docker engine. Without an engine the test is skipped; in CI it fails."""
     try:
         client = engine()
     except ServiceMissingError as error:

@@ -12,7 +12,7 @@ from tiercel.workers.spout.tally import Tally
 
 
 class SpoutEmitter(TaskCollector):
-    """The message id of a tuple is its root; None: it is not tracked."""
+    """A collector that uses a tuple's message id as its root; None means untracked."""
 
     def __init__(self, topology: Topology, component: str, task_id: int) -> None:
         tally = Tally(MemoryMetrics(), component, task_id)

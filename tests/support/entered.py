@@ -1,4 +1,4 @@
-"""Context managers that tests are made of."""
+"""Context managers for building tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Self
 
 
 class Entered(ABC):
-    """Several others, entered one after the other.
+    """Enters several context managers, one after the other.
 
-    All of them are left at the end, or as soon as one fails.
+    All of them are exited at the end, or as soon as one fails.
     """
 
-    # For what is entered later.
+    # For context managers entered later.
     _exits: ExitStack
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Entered(ABC):
 
 
 class Looking(ABC):
-    """Looks again and again while it is entered, on a thread of its own."""
+    """Looks repeatedly while entered, on its own thread."""
 
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s

@@ -1,7 +1,6 @@
-"""A broker and a channel made of notes, for what consumers do in orders that a real one
-shows once in a year.
+"""A fake broker and channel, for orders of events that a real one shows once in a year.
 
-It refuses what RabbitMQ and pika refuse: settling what is settled, and any call on a channel
+They refuse the same calls as RabbitMQ and pika: settling a message twice, and any call on a channel
 that is not open.
 """
 
@@ -35,12 +34,12 @@ class Message:
 
 
 class FakeChannel:
-    """One channel; ``queue`` holds what is ready."""
+    """One channel; ``queue`` holds the ready messages."""
 
     # Messages that may have been on their way to a consumer when it was cancelled: a quorum queue
-    # takes those back.
+    # requeues them.
     endangered = 0
-    # Consumers that there were at least, after a cancel.
+    # The least number of consumers, after a cancel.
     fewest = 1
 
     def __init__(self, queue):
@@ -49,7 +48,7 @@ class FakeChannel:
         self.unacked = {}
         self.closing = False
         self._tag = 0
-        # By consumer tag; the one that is sent the next message first.
+        # By consumer tag; the next message goes to the first one.
         self.consumers = {}
         self._answers = deque()
         self._on_cancel = None
@@ -99,20 +98,20 @@ class FakeChannel:
     def basic_nack(self, tag, requeue):
         self._back(tag)
 
-    # -- what the broker does ----------------------------------------------------------------------
+    # -- the broker's side -------------------------------------------------------------------------
 
     @property
     def prefetches(self):
-        """Those of the consumers that are not cancelled."""
+        """Return the prefetches of the consumers that are not cancelled."""
         return [each.prefetch for each in self.consumers.values() if not each.cancelled]
 
     def deliver(self, most):
-        """Up to as many as the prefetch allows, to one after the other; also between a cancel and
-        its answer.
+        """Deliver as many messages as the prefetch allows, to one consumer after the other; also
+        between a cancel and its answer.
         """
         done = 0
         while done < most and self.queue and (consumer_tag := self._next_with_room()):
-            # The next message is the other one's, if there is one.
+            # The next message goes to the other consumer, if there is one.
             consumer = self.consumers[consumer_tag] = self.consumers.pop(consumer_tag)
             message = self.queue.popleft()
             self._tag = self._tag + 1
@@ -125,7 +124,7 @@ class FakeChannel:
         return done
 
     def answer(self):
-        """Say that a consumer has begun, or is cancelled; False if none is."""
+        """Confirm that a consumer has begun or is cancelled; return False if there is none."""
         if not (self._answers and self.is_open):
             return False
         self._answers.popleft()()
@@ -164,7 +163,7 @@ class FakeChannel:
 
 
 class FakeLink:
-    """Calls at once; timers when they are told."""
+    """Runs calls at once, and timers when the test says so."""
 
     def __init__(self, *_):
         self.channel = None
@@ -220,7 +219,7 @@ class FakeDeadLetterWriter:
 
 
 class FakeDelayWriter:
-    """Keeps what was copied, as (body, seconds, failures)."""
+    """Records the delay copies as (body, seconds, failures)."""
 
     def __init__(self):
         self.asked = deque()
@@ -249,7 +248,7 @@ def held_by(consumer):
 
 
 class ConsumerBench:
-    """A consumer on a channel that fails when it is told to."""
+    """A consumer on a channel that fails on the test's demand."""
 
     def __init__(self, *, queue=QUEUE, prefetch=100, bytes_held=2**28, tasks=1, limit=None):
         self.counts, self.queue, self.woken, self.now = {}, deque(), 0, 0.0
@@ -287,7 +286,7 @@ class ConsumerBench:
         self.consumer.opened(self.channel)
 
     def lose(self):
-        """The channel is gone for good; its messages are ready again."""
+        """Lose the channel for good; its messages are ready again."""
         self.channel.close()
         self.consumer.lost(BrokerUnavailableError("gone"))
         for message in self.channel.unacked.values():
@@ -297,7 +296,7 @@ class ConsumerBench:
         self.channel.consumers = {}
 
     def run_until_idle(self):
-        """Until the broker has nothing to say any more, and the consumer saw that for a second."""
+        """Run until the broker is silent, and the consumer has noticed it for a second."""
         for quiet_s in (1.0, 0.0):
             while True:
                 answered = self.channel.answer()
@@ -309,7 +308,7 @@ class ConsumerBench:
 
     @property
     def withheld(self):
-        """Acks that wait for a change of the prefetch."""
+        """Return the acks that wait for a change of the prefetch."""
         epoch = self.consumer._epoch
         return 0 if epoch is None else len(epoch._book._finished)
 

@@ -1,4 +1,4 @@
-"""A Spark driver with a query over a queue, as a process of its own that a test may kill."""
+"""A Spark driver with a query over a queue, in a separate process that a test may kill."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FrameDriver:
         master: str = "local[2]",
         batch: int = 200,
     ) -> None:
-        """``batch``: so many messages per batch at most."""
+        """``batch`` is the maximum of messages per batch."""
         self.folder = folder
         self.batch = batch
         self._arguments = [amqp_url, queue, str(folder), master, str(batch), SMALL_JVM]
@@ -91,7 +91,7 @@ class FrameDriver:
         return self._process.wait(seconds)
 
     def kill(self) -> None:
-        """End the driver and its JVM at once, as a crash of the machine would."""
+        """Kill the driver and its JVM at once, like a crash of the machine."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -105,7 +105,7 @@ class FrameDriver:
         return (self.folder / "driver.log").read_text()
 
     def written(self) -> Counter[str]:
-        """Rows that the sink says are in it; files of batches that failed do not count."""
+        """Return the rows that the sink lists; files of failed batches do not count."""
         rows: Counter[str] = Counter()
         for path in self._files():
             rows.update(path.read_text().split())

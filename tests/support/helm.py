@@ -1,4 +1,4 @@
-"""helm, which neither Debian nor PyPI has: that of this machine, or one that Go builds once."""
+"""helm, which neither Debian nor PyPI has: the machine's own, or one that Go builds once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _BUILT = ROOT / ".cache" / f"helm-{VERSION}"
 
 
 def find_helm() -> Path:
-    """Return the program; build it, in two or three minutes, where there is Go but no helm.
+    """Return the program; build it in two or three minutes if there is Go but no helm.
 
-    Skips the test if there is neither; where CI is set, this is a failure.
+    Skips the test if there is neither; in CI this is a failure.
     """
     found = shutil.which("helm") or shutil.which("helm", path=str(_BUILT))
     if found is not None:

@@ -1,4 +1,4 @@
-"""A topology's bolt tasks at work in threads of this process, on inboxes and a ledger in memory."""
+"""A topology's bolt tasks in threads of this process, on inboxes and a ledger in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RUN = "run"
 class InboxCluster:
     """One spout task of this process feeds the first spout's stream.
 
-    Each bolt task has a thread.
+    Each bolt task has its own thread.
     """
 
     def __init__(self, topology: Topology, bounds: Bounds | None = None) -> None:
@@ -76,11 +76,11 @@ class InboxCluster:
 
     @property
     def now(self) -> float:
-        """Seconds: real ones, until ``set_clock``."""
+        """Return the time in seconds, which is real until ``set_clock``."""
         return time.monotonic() if self._frozen is None else self._frozen
 
     def set_clock(self, now: float) -> None:
-        """From now on time stands still, at ``now``."""
+        """Stop the clock at ``now``."""
         self._frozen = now
 
     def start(self, *tasks: int) -> None:
@@ -98,7 +98,7 @@ class InboxCluster:
             thread.join(10)
 
     def attempt(self, task: int) -> Attempt:
-        """A new attempt at a task, in this thread; it has repeated what was sealed."""
+        """Return a new attempt at a task, in this thread; it has repeated the sealed step."""
         attempt = attempt_at(self.around, task, threading.Event())
         attempt.recover()
         return attempt
@@ -109,7 +109,7 @@ class InboxCluster:
             continue
 
     def emit(self, rows: Sequence[Sequence[Any]], stream: str = "default") -> list[int]:
-        """Emit tracked tuples; returns their roots."""
+        """Emit tracked tuples; return their roots."""
         roots = self._roots.draw(len(rows))
         for values, root in zip(rows, roots, strict=True):
             self._emitter.emit(list(values), root, stream)
@@ -128,7 +128,7 @@ class InboxCluster:
 
 @contextmanager
 def at_work(topology: Topology) -> Iterator[InboxCluster]:
-    """All bolt tasks run within the block."""
+    """Run all bolt tasks within the block."""
     cluster = InboxCluster(topology)
     cluster.start()
     try:

@@ -1,4 +1,4 @@
-"""Words for tests of the inboxes."""
+"""Helpers for tests of the inboxes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiercel.acker.inbox.contract import Claims, Covered, Sender
 NOW = timedelta(0)
 SOON = timedelta(seconds=30)
 RUN = "run"
-# Tasks with inboxes: on two servers they lie on different ones.
+# Tasks with inboxes, which lie on different servers if there are two.
 ONE = 1
 TWO = 7
 GONE = 9
@@ -33,7 +33,7 @@ def parcel(*chunks, target=ONE, tuples=None, bounded=True, part=0):
 
 
 def put(inboxes, number, *parcels, sender=FIRST, run=RUN):
-    """Append, and return what became of each parcel."""
+    """Append parcels, and return the result of each."""
     return [effect.perform() for effect in inboxes.append(run, sender, number, parcels)]
 
 
@@ -47,7 +47,7 @@ def take(inbox, tuples=1000, size=2**30, wait=NOW, claims=0, more=0):
 
 
 def claimed(entries):
-    """Each entry as (payload, row of the first tuple, number of tuples)."""
+    """Return each entry as (payload, row of the first tuple, number of tuples)."""
     return [(entry.payload, entry.first, entry.tuples) for entry in entries]
 
 

@@ -1,9 +1,8 @@
 """Memory needs of a JVM.
 
-Its heap is as large as its garbage has ever been, so that what it takes from the
-machine says little.
+The heap is as large as its garbage has ever been, so the process's memory says little.
 
-It is asked the way ``jcmd`` asks, which a JRE does not bring.
+The JVM is queried by the protocol of ``jcmd``, which a JRE lacks.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _WAIT_S = 10.0
 
 
 def needed_bytes(pid: int) -> int:
-    """Return what lives in the heap after a full collection, and all that the process has in memory
-    beside it; 0 if it has ended.
+    """Return the live heap after a full collection, plus the process's memory outside the heap; 0
+    if the process has ended.
     """
     with suppress(OSError, AssertionError):
         _ask(pid, "GC.run")
@@ -39,7 +38,7 @@ def needed_bytes(pid: int) -> int:
 
 
 def _resident_outside(pid: int, places: list[tuple[int, int]]) -> int:
-    """Return what a process has in memory at other addresses than these."""
+    """Return a process's resident memory outside these addresses."""
     size = 0
     counts = True
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
@@ -52,10 +51,10 @@ def _resident_outside(pid: int, places: list[tuple[int, int]]) -> int:
 
 
 def _ask(pid: int, command: str) -> str:
-    """Raises OSError where the JVM has ended, and AssertionError where it does not answer."""
+    """Raise OSError if the JVM has ended, and AssertionError if it does not answer."""
     place = Path(f"/tmp/.java_pid{pid}")
     if not place.exists():
-        # With this file a SIGQUIT means: listen.
+        # If this file exists, SIGQUIT makes the JVM listen.
         wanted = Path(f"/proc/{pid}/cwd/.attach_pid{pid}")
         wanted.touch()
         try:

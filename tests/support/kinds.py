@@ -1,4 +1,4 @@
-"""The same topology with other kinds of bolts: what holds for a BasicBolt holds for them."""
+"""The same topology with other kinds of bolts, which must behave like its BasicBolts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Awaiting(AsyncBolt):
 
 
 class OfOneTuple(BasicCollector):
-    """The collector of a batch, as the BasicBolt within knows it."""
+    """The collector of a batch, with the interface that the inner BasicBolt expects."""
 
     def __init__(self, collector: BatchCollector, anchors: Tuple | tuple[Tuple, ...]) -> None:
         self._collector = collector
@@ -63,7 +63,7 @@ class OfOneTuple(BasicCollector):
 
 
 class Batched(BatchBolt):
-    """A BasicBolt as a BatchBolt: fails the tuples that it raises for."""
+    """A BasicBolt as a BatchBolt: fails the tuples for which the inner bolt raises."""
 
     size = 64
     wait_ms = 10
@@ -90,8 +90,8 @@ class Batched(BatchBolt):
 
 
 def with_kind(topology: Topology, kind: str) -> Topology:
-    """The topology with each BasicBolt as an AsyncBolt (``async``) or a BatchBolt (``batches``), or
-    with ``threads``.
+    """Return the topology with each BasicBolt as an AsyncBolt (``async``) or a BatchBolt
+    (``batches``), or with ``threads``.
     """
     bolts = {
         component: _changed(spec, kind)

@@ -1,4 +1,4 @@
-"""Words for tests of the ledger."""
+"""Helpers for tests of the ledger."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from tiercel.acker.ledger import Failure, Outcomes, Token, Updates
 
 NOW = timedelta(0)
-# Three edge ids; the high bits are set because a 64-bit id must never pass through a signed or a
-# floating number.
+# Three edge ids. The high bits are set because a 64-bit id must never pass through a signed or a
+# floating-point number.
 A = 0xA111_0000_0000_0001
 B = 0xB222_0000_0000_0002
 C = 0x0C33_0000_0000_0003
@@ -24,7 +24,7 @@ def token(task: int = 0, *, step: int = 0, attempt: int = 0, run: str = "run") -
 
 
 def updates(xors: dict[int, int] | None = None) -> Updates:
-    """Sorted, as the contract wants them."""
+    """Return updates, sorted as the contract requires."""
     pairs = sorted((xors or {}).items())
     return Updates(
         roots=np.array([root for root, _ in pairs], np.uint64),
@@ -37,7 +37,7 @@ def failure(root: int, reason: str = "boom", component: str = "bolt", task: int 
 
 
 def said(outcomes: Outcomes) -> dict[str, list]:
-    """Return what is not empty, in an order of its own."""
+    """Return the outcomes that are not empty, in sorted order."""
     lists = {
         "acked": sorted(outcomes.acked),
         "failed": sorted(

@@ -1,4 +1,4 @@
-"""A steady load: messages with unique numbers, at a fixed rate, until it is stopped."""
+"""A steady load: messages with unique numbers, at a fixed rate, until stopped."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _TICK_S = 0.05
 
 
 class Load:
-    """Publishes with confirms, straight to the broker.
+    """Publishes with confirms, directly to the broker.
 
-    While that is away it waits, and goes on afterwards.
+    While the broker is down, the load waits, and goes on afterwards.
     """
 
     def __init__(self, amqp_url: str, queue: str, rate: int, first: int) -> None:
-        """``rate`` in messages per second, numbered from ``first`` on."""
+        """``rate`` is in messages per second; numbers start at ``first``."""
         self._url = amqp_url
         self._queue = queue
         self._rate = rate
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
-        # Messages that the broker has confirmed; known when the load has stopped.
+        # Messages that the broker has confirmed; known once the load has stopped.
         self.published = range(first, first)
 
     def __enter__(self) -> Self:
@@ -39,7 +39,7 @@ class Load:
         self.stop()
 
     def stop(self) -> None:
-        """Returns when all that was published is confirmed."""
+        """Stop the load, and return when all published messages are confirmed."""
         self._stop.set()
         self._thread.join()
         if self._error is not None:
@@ -58,8 +58,8 @@ class Load:
         began = time.monotonic()
         count = 0
         while not self._stop.wait(_TICK_S):
-            # Messages that could not be published in time are not made up for: the rate is what the
-            # broker is offered from now on.
+            # Messages that could not be published in time are dropped: the broker is offered the
+            # rate from now on.
             due = min(int((time.monotonic() - began) * self._rate), count + self._rate)
             for number in range(count, due):
                 if self._stop.is_set():

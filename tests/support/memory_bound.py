@@ -1,4 +1,4 @@
-"""Bounds the memory of processes, as a container does: a process that takes more is killed."""
+"""Bounds the memory of processes, as a container does: a process above the bound is killed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class _Judge(Protocol):
 
 
 class MemoryBound:
-    """While it is entered, the processes that ``find`` names, and those that come later, have
-    ``limit`` bytes together.
+    """While entered, limits the processes that ``find`` returns, now or later, to ``limit`` bytes
+    together.
 
-    It is a control group where we may make one, and the kernel kills; elsewhere we do it
-    ourselves, as oomd does.
+    The bound is a control group if this user may make one, and the kernel kills; otherwise this
+    process kills, as oomd does.
     """
 
     def __init__(self, find: Callable[[], Iterable[int]], limit: int) -> None:
@@ -36,7 +36,7 @@ class MemoryBound:
         self._thread = threading.Thread(target=self._run)
 
     def kills(self) -> int:
-        """Count the processes that took too much."""
+        """Count the processes killed for their memory."""
         return self._judge.kills()
 
     def __enter__(self) -> Self:
@@ -63,13 +63,13 @@ class _Group:
     """A control group, of either version."""
 
     def __init__(self, limit: int) -> None:
-        """Raises OSError where this user may not make one."""
+        """Raise OSError if this user may not make a control group."""
         self._v1 = (_GROUPS / "memory").is_dir()
         self._root = _GROUPS / "memory" if self._v1 else _GROUPS
         self._group = self._root / f"tiercel-test-{secrets.token_hex(4)}"
         self._group.mkdir()
         try:
-            # Without swap, where the kernel counts it; else it only takes longer.
+            # Without swap, if the kernel counts it; otherwise it only takes longer.
             (self._group / ("memory.limit_in_bytes" if self._v1 else "memory.max")).write_text(
                 str(limit)
             )
@@ -91,7 +91,7 @@ class _Group:
         )
 
     def close(self) -> None:
-        """Its processes go back to where we are."""
+        """Move its processes back to our group."""
         ours = next(
             path.lstrip("/")
             for _, controllers, path in (
@@ -99,20 +99,20 @@ class _Group:
             )
             if controllers == ("memory" if self._v1 else "")
         )
-        # Again and again: a process may have a child while it is moved.
+        # Repeated, because a process may fork while it is moved.
         while pids := [int(pid) for pid in (self._group / "cgroup.procs").read_text().split()]:
             self._move(pids, self._root / ours)
         self._group.rmdir()
 
     def _move(self, pids: Iterable[int], group: Path) -> None:
         for pid in pids:
-            # It may have ended.
+            # The process may have ended.
             with suppress(ProcessLookupError):
                 (group / "cgroup.procs").write_text(str(pid))
 
 
 class _Oomd:
-    """For users who may make no control group."""
+    """For users who may not make control groups."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -134,7 +134,7 @@ class _Oomd:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return what a process has in memory; 0 if it has ended."""
+    """Return a process's resident memory; 0 if the process has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

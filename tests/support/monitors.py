@@ -1,4 +1,4 @@
-"""``tiercel monitor`` as a process, and a real browser that looks at it."""
+"""``tiercel monitor`` in a separate process, and a real browser for its page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VISITS = 20
 
 @contextmanager
 def monitor(folder, amqp_url, redis_url, management_url=None, options=(), most_files=None):
-    """The address of its page; its log is monitor.log in ``folder``.
+    """Yield the address of the page; the log is monitor.log in ``folder``.
 
     ``most_files`` is its limit on open files.
     """
@@ -58,7 +58,7 @@ def port_of(url):
 
 
 def pid_of(url):
-    """The process that listens on the port of this address, found by the socket's number."""
+    """Return the process that listens on this address's port, found by the socket's number."""
     sockets = {
         line.split()[9]
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
@@ -80,18 +80,18 @@ def rss_mib(pid):
 
 @contextmanager
 def chromium(*arguments):
-    """``open_page(url, width=…, dark=…)``; what the pages complain about, and each foreign
-    request, fails the test.
+    """``open_page(url, width=…, dark=…)``; complaints of the pages and foreign requests fail the
+    test.
 
-    So does whatever the page's content security policy forbids: our own page does nothing of it. A
-    test that provokes such things finds them in ``open_page.wrong``.
+    So does anything that the page's content security policy forbids, which our own page never does.
+    A test that provokes such events finds them in ``open_page.wrong``.
     """
     install_missing("chromium")
-    # Its five seconds are as long as what it waits for: the monitor's look, and the page's.
+    # The default of five seconds is too short: the monitor's look and the page's take as long.
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
-        # Without its sandbox, which needs what root and containers do not have; it sees
-        # nothing but our page.
+        # Without its sandbox, which needs rights that root and containers lack; it loads only our
+        # page.
         browser = playwright.chromium.launch(
             executable_path=find_system_program("chromium"), args=["--no-sandbox", *arguments]
         )
@@ -125,9 +125,9 @@ def chromium(*arguments):
 def visit(page, url, wrong=None):
     """Load a page and return the answer to its own request.
 
-    While a network comes or goes on this machine, a container's for instance, Chromium breaks off
-    whatever it is loading, loopback or not. Then it is loaded again, as our page does by itself in
-    a moment, and what it complained about, in ``wrong``, is forgotten.
+    While a network of this machine comes or goes, for example a container's, Chromium aborts
+    whatever it is loading, even from loopback. Then the page is loaded again, as it reloads itself
+    after a moment, and its complaints in ``wrong`` are dropped.
     """
     wrong = [] if wrong is None else wrong
     for _ in range(_VISITS):
@@ -159,13 +159,13 @@ def _visit_once(page, url):
 
 
 def give_token(page, token=TOKEN):
-    """Enter the token that the page asks for before it shows bodies or changes anything."""
+    """Enter the token, which the page requires before it shows bodies or changes anything."""
     page.get_by_label("token").fill(token)
     page.get_by_test_id("token ok").click()
 
 
 def rows(page, title):
-    """The rows of a table as {column: text}."""
+    """Return the rows of a table as {column: text}."""
     table = page.get_by_test_id(title)
     columns = table.locator("thead th").all_inner_texts()
     cells = [row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()]

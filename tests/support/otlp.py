@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP, with the spans that arrived."""
+"""A receiver of OTLP over HTTP that records the spans."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Arrived:
 
 
 class Receiver:
-    """Keeps the spans of one trace store."""
+    """Holds the spans of one trace store."""
 
     def __init__(self) -> None:
         self.url = ""
-        # Of a span that is sent twice, the last counts, as in a store.
+        # If a span is sent twice, the last one counts, as in a store.
         self._spans: dict[str, Arrived] = {}
 
     @property

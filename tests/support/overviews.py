@@ -1,4 +1,4 @@
-"""Overviews of topologies that never ran, made of what would have been read of them."""
+"""Overviews of topologies that never ran, made from fake figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def edge(source, target, stream="default"):
 
 
 def overview(*edges, spouts=("lines",), **changed):
-    """One task per component: 1 of each spout, 2 of each bolt."""
+    """Build an overview with one task per component: 1 of each spout, 2 of each bolt."""
     bolts = dict.fromkeys(edge.target for edge in edges)
     graph = Graph(
         spouts=tuple(Component(name=name, tasks=(1,), queue="q") for name in spouts),
@@ -36,5 +36,5 @@ def overview(*edges, spouts=("lines",), **changed):
 
 
 def bolt_counts(executed, busy):
-    """Counts per thousand seconds of a task that is busy for this share of its time."""
+    """Return counts per thousand seconds of a task that is busy for this share of its time."""
     return {"executed": executed, "execute_ns": round(busy * 1e12)}

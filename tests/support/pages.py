@@ -16,8 +16,8 @@ def page(name: str) -> str:
 
 
 def commands_on(name: str) -> list[str]:
-    """Return what follows the word tiercel in the indented blocks of a page, continued lines
-    joined, comments left out.
+    """Return the text after the word tiercel in the indented blocks of a page, with continued lines
+    joined and without comments.
     """
     lines = "\n".join(line for line in page(name).splitlines() if line.startswith("    ")).replace(
         "\\\n", " "
@@ -34,8 +34,8 @@ def commands_on(name: str) -> list[str]:
 
 
 def run_tests_of(name: str, folder: Path, *, at_least: int) -> None:
-    """Run the tests of all blocks of a page as one module in ``folder``: each must pass,
-    without a warning.
+    """Run the tests of all blocks of a page as one module in ``folder``: each must pass, without
+    warnings.
     """
     code = "\n\n".join(re.findall(r"```python\n(.*?)```", page(name), re.DOTALL))
     module = folder / "test_page.py"

@@ -1,9 +1,8 @@
-"""Settings of this machine's pip, as far as they mean the same in a container: no file, no folder,
-no loopback address.
+"""Settings of this machine's pip that mean the same in a container: no file, no folder, no loopback
+address.
 
-Only settings that are known to travel are passed on, so that one which names something of this
-machine (``constraint``, ``find-links`` with a folder, ``cert``, ``cache-dir``, ``src``, …) is left
-out whatever it is called.
+Only settings on a list are passed on, so that any other one that names something of this machine
+(``constraint``, ``find-links`` with a folder, ``cert``, ``cache-dir``, ``src``, …) is left out.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import sys
 from configparser import RawConfigParser
 from urllib.parse import urlsplit
 
-# pip's own sections; of the others a build has no use. The environment goes before all of them.
+# pip's own sections; a build does not use the others. The environment overrides all of them.
 COMMANDS = ("install", "wheel")
 ENVIRONMENT = ":env:"
-# Of these each URL is looked at: one of another machine travels, and what else they
-# name is left out.
+# Settings whose URLs are checked one by one: a URL of another machine is kept, any other value is
+# left out.
 LOCATIONS = ("index-url", "pypi-url", "extra-index-url", "find-links", "proxy")
 TRAVELS = (
     "trusted-host",
@@ -35,8 +34,8 @@ LOOPBACK = re.compile(r"localhost|127\.[\d.]+|::1|0\.0\.0\.0")
 
 
 def pip_settings(listed: str | None = None) -> str:
-    """A pip.conf for a container; ``listed`` is what ``pip config list`` says, by
-    default here and now.
+    """Return a pip.conf for a container; ``listed`` is the output of ``pip config list``, by
+    default this machine's.
     """
     if listed is None:
         words = [sys.executable, "-m", "pip", "config", "list"]
@@ -52,9 +51,7 @@ def pip_settings(listed: str | None = None) -> str:
 
 
 def put(settings: RawConfigParser, section: str, name: str, value: str) -> None:
-    """Add one setting if it travels; what the environment says goes before what
-    any section said.
-    """
+    """Add one setting if it can be used elsewhere; the environment overrides every section."""
     kept = travelling(name, value)
     if section == ENVIRONMENT:
         for command in COMMANDS:

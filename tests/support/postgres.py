@@ -1,4 +1,4 @@
-"""The address of a PostgreSQL as its clients are told it."""
+"""The address of a PostgreSQL, as its clients expect it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 
 def libpq(url: str) -> dict[str, str]:
-    """Return the environment by which clients find this server."""
+    """Return the environment that leads clients to this server."""
     parts = urlsplit(url)
     return {
         "PGHOST": parts.hostname or "",

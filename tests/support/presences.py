@@ -64,7 +64,7 @@ class MemoryPresences:
 
 
 class InMemory:
-    """``presences`` as one process has them."""
+    """``presences`` within one process."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -81,7 +81,7 @@ class InMemory:
 
 
 class InRedis:
-    """``presences`` as each process has its own."""
+    """``presences``, with a separate client for each process."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -92,10 +92,10 @@ class InRedis:
         return RedisPresences(self.url, self.topology)
 
     def expire(self, seconds: float) -> None:
-        """As if this time had gone by."""
+        """Let this time pass."""
         for key in self._keys():
             left_ms = self.client.pttl(key) - round(seconds * 1000)
-            self.client.pexpire(key, left_ms)  # not more than 0: at once
+            self.client.pexpire(key, left_ms)  # 0 or less expires at once
 
     def lose(self) -> None:
         self.client.delete(*self._keys())

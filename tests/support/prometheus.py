@@ -1,4 +1,6 @@
-"""Debian's Prometheus, which scrapes a monitor and evaluates the alert rules in quick motion."""
+"""Debian's Prometheus, which scrapes a monitor and evaluates the alert rules on a shortened time
+scale.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tiercel.compose.install import find_system_program, install_missing
 from tiercel.compose.server import free_port
 
 COMPOSE = Path(__file__).parents[2] / "compose"
-# All durations of the rules are divided by this: an hour of them passes in a minute.
+# All durations of the rules are divided by this number: an hour passes in a minute.
 QUICKER = 60
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -48,7 +50,7 @@ def quickened(rules: str) -> str:
 
 
 class Prometheus(Entered):
-    """A server with the rules and the settings of ``compose``; it looks once per second."""
+    """A server with the rules and settings of ``compose``; it evaluates once per second."""
 
     def __init__(self, folder: Path, monitor_url: str) -> None:
         self._folder = folder
@@ -78,11 +80,11 @@ class Prometheus(Entered):
         exits.callback(process.kill)
 
     def for_s(self, alert: str) -> int:
-        """Return how long the condition of an alert must hold, in the seconds of its rule."""
+        """Return how long the condition of an alert must hold, in seconds of the original rule."""
         return seconds(self.rules[alert]["for"])
 
     def firing(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the alerts that fire now, by name."""
+        """Return the firing alerts by name."""
         found: dict[str, list[dict[str, Any]]] = {}
         for alert in self._asked("alerts").get("alerts", []):
             if alert["state"] == "firing":
@@ -90,17 +92,17 @@ class Prometheus(Entered):
         return found
 
     def pending(self) -> set[str]:
-        """Return the names of the alerts whose condition holds now."""
+        """Return the names of the alerts whose conditions hold now."""
         return {each["labels"]["alertname"] for each in self._asked("alerts").get("alerts", [])}
 
     def held_s(self, last_s: float) -> dict[str, float]:
-        """Return for how many of the last seconds the condition of each alert held."""
+        """Return for how many of the last seconds each alert's condition held."""
         window = f"[{int(last_s)}s]"
         counted = f"max by (alertname) (sum without (alertstate) (count_over_time(ALERTS{window})))"
         return self.values(counted, "alertname")
 
     def values(self, question: str, label: str) -> dict[str, float]:
-        """Return the values of a query by one of its labels."""
+        """Return a query's values, by one of its labels."""
         found = self._asked(f"query?{urllib.parse.urlencode({'query': question})}")
         return {
             each["metric"].get(label, ""): float(each["value"][1])
@@ -112,9 +114,9 @@ class Prometheus(Entered):
             with urllib.request.urlopen(f"{self._api}/api/v1/{question}", timeout=10) as response:
                 answer: dict[str, Any] = json.load(response)["data"]
         except urllib.error.HTTPError as error:
-            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # it starts
+            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # it is starting
                 return {}
             raise AssertionError(f"{question}: {error.read().decode()}") from error
-        except OSError:  # it starts
+        except OSError:  # it is starting
             return {}
         return answer

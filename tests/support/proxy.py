@@ -1,5 +1,5 @@
-"""A TCP proxy that does to connections what networks do: cuts them, slows them down, lets them fall
-silent, loses replies.
+"""A TCP proxy that does to connections what networks do: it cuts them, slows them down, lets them
+fall silent, and loses replies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class Proxy:
-    """Passes everything on between its own ``url`` and a server's, until it is told otherwise."""
+    """Passes everything on between its own ``url`` and a server's, until told otherwise."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -28,27 +28,27 @@ class Proxy:
         self._lock = threading.Lock()
         self._to_lose = 0
         self._to_pass = 0
-        # Delay of everything, in both directions.
+        # Delay of all data, in both directions.
         self.delay_s = 0.0
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Break all connections as they are."""
+        """Break all current connections."""
         for link in self._take_links():
             link.hang_up()
 
     def mute(self) -> None:
-        """All connections as they are stay open, and nothing passes any more.
+        """Keep all current connections open, but pass nothing on.
 
-        New ones work: the half-open connection.
+        New ones work: the others are half-open.
         """
         for link in self._take_links(keep=True):
             link.muted = True
 
     def lose_next(self, replies: int = 1, after: int = 0) -> None:
-        """Swallow the server's next replies, each with its connection: it has done what it was
-        told, the client cannot know. So many pass before.
+        """Swallow the server's next replies, and cut their connections: the server has executed the
+        calls, and the client cannot know. ``after`` replies pass before.
         """
         self._to_pass = after
         self._to_lose = replies
@@ -56,7 +56,7 @@ class Proxy:
     def retarget(self, url: str, *, cut: bool = True) -> None:
         """Lead new connections to another server, as after a failover.
 
-        Break the others unless told not to.
+        The old connections are broken unless ``cut`` is False.
         """
         parts = urlsplit(url)
         self._target = (parts.hostname, parts.port)
@@ -78,7 +78,7 @@ class Proxy:
         self.cut()
 
     def loses(self) -> bool:
-        """Return True if this reply is to be lost."""
+        """Return True if this reply is to be dropped."""
         with self._lock:
             if not self._to_lose:
                 return False
@@ -111,8 +111,8 @@ class Proxy:
 
 
 class _Link:
-    """One connection: one reader and one writer per direction, so that a delay does
-    not limit the rate.
+    """One connection with a reader and a writer per direction, so that a delay does not limit the
+    rate.
     """
 
     def __init__(self, proxy: Proxy, near: socket.socket, far: socket.socket) -> None:

@@ -41,16 +41,16 @@ RUN = "run"
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process has been killed."""
 
 
 @contextmanager
 def killed_after(effects: int) -> Iterator[None]:
-    """The process dies when it has made so many of the calls around its steps; the
-    block ends there.
+    """Kill the process after this many of the calls around its steps; the block ends there.
 
-    Counted are, in this order: begin with the state, seal, each write of a state, each append, each
-    call of the ledger, finish. Calls that leave together may be parted by its death as well.
+    These calls are counted, in this order: begin with the state, seal, each write of a state, each
+    append, each call of the ledger, finish. The death may also fall between calls that are sent
+    together.
     """
     left = [effects]
 
@@ -91,7 +91,7 @@ def killed_after(effects: int) -> Iterator[None]:
 
 @contextmanager
 def killed_in(store: type, method: str) -> Iterator[None]:
-    """The process dies before this call of a store; the block ends there."""
+    """Kill the process before this call of a store; the block ends there."""
 
     def die(*_: Any) -> None:
         raise Killed
@@ -102,16 +102,17 @@ def killed_in(store: type, method: str) -> Iterator[None]:
 
 
 class Source(Spout):
-    """A spout of which only the fields matter."""
+    """A spout that only declares its fields."""
 
     def __init__(self, fields: str = "word string") -> None:
         self.output_fields = fields
 
 
 class Pump:
-    """``feed`` tuples, ``run`` until nothing moves, look at ``acked`` and ``failed``.
+    """``feed`` tuples, ``run`` until idle, look at ``acked`` and ``failed``.
 
-    Reasons are without the line that raised."""
+    Reasons are without the line that raised.
+    """
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Pump:
         book: MemoryCaseBook | None = None,
         simulated: SimulatedClock | None = None,
     ) -> None:
-        """On a ``simulated`` clock calls sleep, and what waits waits."""
+        """On a ``simulated`` clock, calls sleep and waits take their time."""
         self.topology = topology
         spec = LedgerSpec(
             topology=topology.name,
@@ -185,7 +186,7 @@ class Pump:
         stream: str = "default",
         identities: Sequence[Identified | None] | None = None,
     ) -> list[int]:
-        """Emit these tuples; returns their roots."""
+        """Emit these tuples; return their roots."""
         roots = self._roots.draw(len(rows))
         emitter = self.emitters[spout or self.spout][0]
         known = identities or [None] * len(rows)
@@ -194,7 +195,7 @@ class Pump:
         return roots
 
     def send(self) -> None:
-        """Register what was emitted, and append it to the inboxes."""
+        """Register the emitted tuples, and append them to the inboxes."""
         for emitters in self.emitters.values():
             for emitter in emitters:
                 emission = emitter.take()
@@ -211,9 +212,9 @@ class Pump:
             assert effect.perform() is Appended.DONE
 
     def take_over(self, *tasks: int) -> None:
-        """The processes of these tasks die, all by default.
+        """Kill the processes of these tasks, all by default.
 
-        Others begin again with what is in the inboxes.
+        New ones begin with the contents of the inboxes.
         """
         tracked = self.around.ledger
         self.around = replace(self.around, suspicion=Suspicion(self.around.run, self.book, tracked))
@@ -224,7 +225,7 @@ class Pump:
     def work(self, *tasks: int) -> bool:
         """Let these tasks work, all by default, until they have nothing left.
 
-        Returns whether they had anything.
+        Returns True if they had anything.
         """
         worked = False
         for task in tasks or self.tasks:
@@ -233,7 +234,7 @@ class Pump:
         return worked
 
     def run(self) -> None:
-        """Send what was fed, and work until nothing moves."""
+        """Send the fed tuples, and work until idle."""
         self.send()
         while self.work():
             continue
@@ -241,14 +242,14 @@ class Pump:
         self.read()
 
     def begin_run(self, run: str) -> None:
-        """The driver begins another run, with what is in the inboxes."""
+        """Begin another run as the driver does, with the contents of the inboxes."""
         self.inboxes.adopt(run, inboxes_of(self.around.topology))
         self.ledger.begin(run)
         self.around = replace(self.around, run=run)
         self.take_over()
 
     def chunks(self, component: str) -> list[Chunk]:
-        """Return what waits in the inboxes of a bolt's tasks, without taking it."""
+        """Return the chunks waiting in the inboxes of a bolt's tasks, without taking them."""
         found = dict(self.inboxes.drain(self.around.run))
         return [
             decode(entry.payload)
@@ -257,7 +258,7 @@ class Pump:
         ]
 
     def rows(self, component: str) -> list[tuple[Any, ...]]:
-        """The values of what waits there."""
+        """Return the values of the waiting tuples."""
         return [
             tuple(row.values())
             for chunk in self.chunks(component)
@@ -265,26 +266,26 @@ class Pump:
         ]
 
     def work_at(self, component: str) -> None:
-        """Send what was fed, and let the tasks of one bolt work."""
+        """Send the fed tuples, and let the tasks of one bolt work."""
         self.send()
         self.work(*self.topology.task_ids(component))
 
     def snapshots(self) -> list[tuple[int, bytes]]:
-        """Return what the next run's driver finds of bolts' attributes, by task.
+        """Return the bolts' attributes as the next run's driver finds them, by task.
 
-        It ends this run.
+        This ends the run.
         """
         self.inboxes.adopt("next", inboxes_of(self.around.topology))
         return self.inboxes.snapshots("next")
 
     def waiting(self) -> int:
-        """Tuples in all inboxes."""
+        """Count the tuples in all inboxes."""
         return sum(
             one.tuples for one in self.inboxes.figures(inboxes_of(self.around.topology)).values()
         )
 
     def read(self) -> None:
-        """Read the outcomes that there are; each root has one."""
+        """Read the outcomes so far; each root has one."""
         for feed in self.feeds:
             outcomes: Outcomes = feed.read(timedelta(0))
             self.acked += outcomes.acked

@@ -1,4 +1,4 @@
-"""A topology that has run: what commands and the monitor find of it, without its processes."""
+"""A topology that has run, as commands and the monitor find it, without its processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tiercel.workers.control.registry import Registry
 def ran(
     amqp_url: str, redis_url: str, word: str, *letters: bytes, bolt: str = "sink"
 ) -> Iterator[str]:
-    """Within the block there are its note and its queue, of the same name, with
-    these dead letters.
+    """Leave the topology's note and its queue of the same name, with these dead letters, within the
+    block.
     """
     name = unique(word)
     builder = TopologyBuilder(name)

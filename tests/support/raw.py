@@ -1,4 +1,4 @@
-"""Messages with properties as bytes: what no client library would write, as any publisher can."""
+"""Messages with properties as raw bytes, which any publisher can send but no client library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pika import BasicProperties
 
 
 def entry(name: bytes, value: bytes) -> bytes:
-    """One header; ``value`` begins with its type."""
+    """Return one header; ``value`` begins with its type."""
     return bytes([len(name)]) + name + value
 
 
@@ -31,7 +31,7 @@ def table(*entries: bytes) -> bytes:
 
 
 def nested(depth: int, around: bytes = b"") -> bytes:
-    """Arrays inside each other."""
+    """Return arrays inside each other."""
     found = array(around)
     for _ in range(depth - 1):
         found = array(found)
@@ -46,14 +46,14 @@ def nested_tables(depth: int) -> bytes:
 
 
 def properties(*headers: bytes) -> bytes:
-    """The wire form of properties with these headers and delivery mode 2."""
+    """Return the wire form of properties with these headers and delivery mode 2."""
     flags = BasicProperties.FLAG_HEADERS | BasicProperties.FLAG_DELIVERY_MODE
     wire = b"".join(headers)
     return struct.pack(">HI", flags, len(wire)) + wire + b"\x02"
 
 
 class Raw(BasicProperties):
-    """Properties that are sent as the bytes they were given."""
+    """Properties that are sent as the given bytes."""
 
     def __init__(self, wire: bytes) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Raw(BasicProperties):
         return [self._wire]
 
 
-# One of each that has done harm, or could: the headers of a message.
+# Headers of messages that have done harm, or could: one of each kind.
 ODD = {
     "timestamp in milliseconds": entry(b"at", timestamp(1_795_000_000_000)),
     "timestamp of 64 bits": entry(b"at", timestamp(2**64 - 1)),

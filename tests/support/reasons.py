@@ -1,4 +1,4 @@
-"""Reasons of failures, for tests that are about something else than the line that raised."""
+"""Reasons of failures, for tests in which the raising line does not matter."""
 
 from __future__ import annotations
 

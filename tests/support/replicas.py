@@ -1,5 +1,5 @@
-"""Redis with more than one server: a primary and a replica under three Sentinels, and a Redis
-Cluster. All embedded.
+"""Redis with several servers: a primary and a replica under three Sentinels, and a Redis Cluster.
+All embedded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ cluster-config-file nodes.conf
 
 
 class _Member(EmbeddedRedis):
-    """A server with further lines in its configuration, and a password that others share."""
+    """A server with additional configuration, and a shared password."""
 
     def __init__(self, password: str, *lines: str) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _Member(EmbeddedRedis):
 
     @property
     def synced(self) -> bool:
-        """True if it is a replica that has all that its primary had."""
+        """Return True if it is a replica that has all of its primary's data."""
         with closing(connect(self.url)) as client:
             return client.info("replication").get("master_link_status") == "up"
 
@@ -62,8 +62,8 @@ class _Member(EmbeddedRedis):
 class _Shard(_Member):
     """A server of a Redis Cluster.
 
-    The port for its fellows is drawn too: 10,000 above the clients', where Redis would put it, is
-    among the ports that Linux gives to outgoing connections.
+    The cluster bus port is drawn too: Redis' default, 10,000 above the clients' port, is in the
+    range of ports that Linux gives to outgoing connections.
     """
 
     bus_port = 0
@@ -75,7 +75,7 @@ class _Shard(_Member):
 
 
 class _Sentinel(_Member):
-    """A Sentinel. It writes into its configuration what it learns."""
+    """A Sentinel, which writes its findings into its configuration."""
 
     name = "Sentinel"
 
@@ -111,8 +111,8 @@ class _Sentinel(_Member):
 
 
 class WatchedRedis(Entered):
-    """A primary and a replica, watched by three Sentinels, as a server of the tests: its URL
-    names the Sentinels.
+    """A primary and a replica, watched by three Sentinels; a server for the tests, whose URL names
+    the Sentinels.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class WatchedRedis(Entered):
 
     @property
     def primary_port(self) -> int:
-        """As the first Sentinel that runs sees it."""
+        """Return the primary's port according to the first running Sentinel."""
         with closing(connect(next(each for each in self.sentinels if each.running).url)) as client:
             return int(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
@@ -169,7 +169,7 @@ class WatchedRedis(Entered):
 
 
 class ClusteredRedis(Entered):
-    """A Redis Cluster: three primaries with a replica each. Its URL names two of the six."""
+    """A Redis Cluster of three primaries with a replica each. Its URL names two of the six."""
 
     def __init__(self) -> None:
         install_missing("redis-server")
@@ -190,7 +190,7 @@ class ClusteredRedis(Entered):
             return _raw(client, *command)
 
     def primary_of(self, key: str) -> _Member:
-        """The member that has a key's slot now, as the others see it."""
+        """Return the member that has a key's slot now, according to the others."""
         running = next(member for member in self.members if member.running)
         slot = self.ask(running, "CLUSTER", "KEYSLOT", key)
         for first, last, primary, *_ in self.ask(running, "CLUSTER", "SLOTS"):
@@ -227,7 +227,7 @@ class ClusteredRedis(Entered):
         try:
             self.ask(member, "CLUSTER", "REPLICATE", identity)
         except redis.ResponseError:
-            return False  # it does not know that one yet
+            return False  # the member does not know that one yet
         return True
 
     def _sees(self, member: _Member, line: str) -> bool:
@@ -235,7 +235,7 @@ class ClusteredRedis(Entered):
 
 
 def _raw(client: redis.Redis, *command: str | int) -> Any:
-    """Return what the server says, without what the client makes of it."""
+    """Return the server's raw reply, without the client's conversion."""
     connection = client.connection_pool.get_connection()
     try:
         connection.send_command(*command)

@@ -1,4 +1,4 @@
-"""A client that asks and waits for the answer, as pika's tutorial on request and reply has it."""
+"""A client that sends a request and waits for the reply, as in pika's tutorial."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tiercel.queues.broker.address import Address
 
 
 class RpcClient:
-    """Asks through pika's blocking connection; one question at a time."""
+    """Sends requests through pika's blocking connection, one at a time."""
 
     def __init__(self, amqp_url: str, queue: str, *, direct: bool = False) -> None:
-        """``direct``: without a queue of its own, by RabbitMQ's direct reply-to."""
+        """``direct`` uses RabbitMQ's direct reply-to instead of a queue."""
         self._connection = pika.BlockingConnection(Address.parse(amqp_url).parameters("rpc"))
         self._channel = self._connection.channel()
         self._queue = queue
@@ -33,7 +33,7 @@ class RpcClient:
         self._connection.close()
 
     def ask(self, timeout: float = 60, **question):
-        """Return the answer to a question; raises TimeoutError."""
+        """Return the reply to a request; raise TimeoutError."""
         self._answer = None
         self._awaited = str(uuid.uuid4())
         self._channel.basic_publish(

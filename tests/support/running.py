@@ -1,4 +1,4 @@
-"""A topology that runs on servers of its own, which a test may hurt.
+"""A topology on private servers, which a test may disrupt.
 
 Its bolts leave their effects in a folder.
 """
@@ -39,7 +39,7 @@ class Running:
         return self.redis.url
 
     def depths(self, *queues: str) -> list[QueueDepth]:
-        """With what only the management interface tells."""
+        """Return the depths, with the figures that only the management interface has."""
         return depths(self.amqp_url, queues, self.rabbitmq.management_url)
 
 
@@ -53,10 +53,10 @@ def running(
     servers: Servers = EMBEDDED,
     master: str = "local[2]",
 ) -> Iterator[Running]:
-    """Run ``topology``, a ``module:function``, by default in Spark's local mode, with two cores.
+    """Run ``topology``, a ``module:function``, by default in Spark's local mode with two cores.
 
-    ``variable`` of the environment names ``folder`` to its bolts. ``queues`` are declared
-    before it starts.
+    The environment ``variable`` tells its bolts the ``folder``. ``queues`` are declared before it
+    starts.
     """
     module, _, function = topology.partition(":")
     with ExitStack() as exits:

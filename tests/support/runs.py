@@ -1,6 +1,6 @@
-"""``tiercel run`` as a user types it, in a folder with a topology, and what is left of it.
+"""``tiercel run`` with a user's commands, in a folder with a topology, and what it leaves behind.
 
-Notes, temporary files and data are below that folder too: by it all of its processes are known.
+Notes, temporary files and data are below that folder too, which identifies all of its processes.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ class Desk:
 
     @property
     def log(self) -> str:
-        """Return all that the newest run has said."""
+        """Return the log of the newest run so far."""
         return self._logs[-1].read_text()
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Return the records of these names that the newest run has logged, in their order."""
+        """Return the records of these names in the newest run's log, in order."""
         records = [json.loads(line) for line in self.log.splitlines(keepends=True) if "\n" in line]
         return [record for record in records if record.get("event") in names]
 
     def write(self, name: str, text: str) -> None:
-        """Write a file, as an editor does."""
+        """Write a file as an editor does."""
         (self.folder / name).write_text(text)
 
     def tiercel(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Return a command that has ended, with this code."""
+        """Run a command to its end; it must exit with this code."""
         command = [sys.executable, "-m", "tiercel", *arguments]
         ended = subprocess.run(
             command,
@@ -93,7 +93,7 @@ class Desk:
     def run(
         self, topology: str, *options: str, until: str = "run_started"
     ) -> Iterator[subprocess.Popen]:
-        """Start a run and wait until it has logged this event. Killed if it is left running."""
+        """Start a run and wait until it has logged this event. Kill it if it is left running."""
         log = self.folder / f"log-{len(self._logs)}"
         self._logs.append(log)
         with tiercel_run(
@@ -108,7 +108,7 @@ class Desk:
             yield process
 
     def alive(self) -> list[str]:
-        """Return the command lines of the processes whose environment names the folder."""
+        """Return the command lines of processes whose environment names the folder."""
         found = []
         for folder in Path("/proc").iterdir():
             try:
@@ -122,7 +122,7 @@ class Desk:
         return found
 
     def assert_nothing_is_left(self) -> None:
-        """Neither a process nor a temporary file nor a note."""
+        """Check that no process, temporary file or note is left."""
         wait_until(lambda: not self.alive(), 10, "every process to be gone")
         wait_until(lambda: self._litter() == [], 10, f"no litter: {self._litter()}")
 
@@ -133,6 +133,6 @@ class Desk:
                 *(self.folder / "tmp").iterdir(),
                 *(self.folder / "runtime").glob("*/*"),
             ]
-            # What the JVM and Spark leave of their own.
+            # Leftovers of the JVM and Spark.
             if not path.name.startswith(("hsperfdata", "spark-", "blockmgr-"))
         ]

@@ -1,5 +1,5 @@
-"""A Redis that answers every command with one error, over a real socket: for errors that a real
-server cannot be brought to.
+"""A Redis that answers every command with one error, over a real socket: for errors that cannot be
+provoked on a real server.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import threading
 from contextlib import suppress
 from typing import Any, Self
 
-# Commands that the client sends of its own accord when it connects.
+# Commands that the client itself sends when it connects.
 _GREETINGS = {"HELLO", "CLIENT", "AUTH", "SELECT", "PING"}
 
 
 class SayingRedis:
-    """Accepts connections on a free port of the loopback; a context manager."""
+    """Accepts connections on a free port of the loopback interface; a context manager."""
 
     def __init__(self) -> None:
         # The answer to all commands: a code and a text.
@@ -23,7 +23,7 @@ class SayingRedis:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                with suppress(BrokenPipeError, ConnectionResetError):  # it gave up
+                with suppress(BrokenPipeError, ConnectionResetError):  # the client gave up
                     while command := _command(self.rfile):
                         self.wfile.write(said._answer(command))
 
@@ -56,7 +56,7 @@ class SayingRedis:
 
 
 def _command(stream: Any) -> list[str]:
-    """The next command; empty when the client has hung up."""
+    """Return the next command; empty when the client has hung up."""
     head = stream.readline()
     if not head:
         return []

@@ -1,13 +1,13 @@
 """Which tests are run a second time, and after which failures.
 
-A test of a process, a container or a browser can fail although nothing is wrong with what it
-tests: something took longer than its generous bound, or another process had taken the port. Such
-a test is run once more, and the summary names it.
+A test of a process, a container or a browser can fail although its subject is correct: something
+took longer than its generous bound, or another process had taken the port. Such a test is run once
+more, and the summary names it.
 
-A test of `acceptance` is run again whatever it saw, for it looks at whole programs, and most of
-what these print and show is Spark's, Docker's or the browser's. But a test that shows what tiercel
-promises has one try at that: where nothing was late, a message that is missing is missing. Such are
-`unit`, `semantics`, `faults`, and those that are marked as `promised`.
+A test of `acceptance` is run again after any failure, because it checks whole programs, and most of
+their output comes from Spark, Docker or the browser. A test that checks tiercel's promises has only
+one try at them: if nothing was late, a missing message is lost. Such tests are `unit`, `semantics`,
+`faults`, and those marked as `promised`.
 """
 
 from __future__ import annotations

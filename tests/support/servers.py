@@ -1,4 +1,4 @@
-"""Servers that the tests run on: embedded ones, or containers of the versions that were chosen."""
+"""Servers for the tests: embedded ones, or containers of chosen versions."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ EMBEDDED = Servers(rabbitmq=embedded_rabbitmq, redis=embedded_redis)
 
 
 def in_containers(names: str) -> Servers:
-    """``rabbitmq:4.3,valkey:9.1``, in containers, whose images are here afterwards.
+    """Return servers in containers, such as ``rabbitmq:4.3,valkey:9.1``, and get their images.
 
-    What is not named is embedded.
+    Kinds that are not named are embedded.
 
-    ``RABBITMQ_IMAGE``, ``REDIS_IMAGE`` and ``VALKEY_IMAGE`` name other images than the official
-    ones. Raises ServiceError.
+    ``RABBITMQ_IMAGE``, ``REDIS_IMAGE`` and ``VALKEY_IMAGE`` replace the official images. Raises
+    ServiceError.
     """
     made: dict[str, Callable[..., Any]] = {}
     with closing(engine()) as client:

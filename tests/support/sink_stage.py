@@ -1,4 +1,4 @@
-"""A sink behind a feeder, against the broker."""
+"""A sink behind a feeder, on the broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tiercel.testing import FeederSpout, LocalCluster
 
 
 class SinkStage:
-    """A feeder before a sink."""
+    """A feeder and a sink."""
 
     def __init__(self, sink, amqp_url, fields="body string", **config):
         self.feeder = FeederSpout(fields=fields)
@@ -25,7 +25,7 @@ class SinkStage:
         self.cluster.__exit__(*error)
 
     def publish(self, *rows):
-        """Feed them, numbered on from 0 as their message ids, and run."""
+        """Feed rows with message ids that count from 0, and run."""
         for number, values in enumerate(rows):
             self.feeder.feed(values, number)
         self.cluster.run_until_idle()
@@ -36,5 +36,5 @@ class SinkStage:
 
     @property
     def failed(self):
-        """Message id to why."""
+        """Return the reason of each failed message id."""
         return dict(zip(self.cluster.failed("in"), self.cluster.fail_reasons("in"), strict=True))

@@ -1,6 +1,6 @@
 """A spout without a worker: the test calls it on its own thread, and is its collector.
 
-What the worker's loop adds is in spout_worker.py.
+spout_worker.py has the worker's loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tiercel import SpoutContext
 
 
 class Stage:
-    """Opens a spout, asks it for tuples, and collects what it emits."""
+    """Opens a spout, asks it for tuples, and collects its emissions."""
 
     def __init__(self, amqp_url, spout, *, activated=True, held=None):
         self.spout, self.counts, self.emitted, self.errors = spout, Counter(), [], []
@@ -58,7 +58,7 @@ class Stage:
         self.errors.append(str(error))
 
     def run(self, count):
-        """The next ``count`` tuples."""
+        """Return the next ``count`` tuples."""
 
         def enough():
             self.spout.next_tuple(self)

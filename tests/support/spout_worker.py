@@ -1,4 +1,4 @@
-"""A spout worker on memory twins: its loop on a thread of its own, with the real clock."""
+"""A spout worker on memory twins: its loop in its own thread, with the real clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RUN = "1-run"
 
 
 class MemoryWorker:
-    """The worker of a topology's first spout task. No driver is there before ``attend``."""
+    """The worker of a topology's first spout task. There is no driver before ``attend``."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class MemoryWorker:
         self.ledger: Any = ledger or MemoryLedger(SPEC)
         self.inboxes: Any = inboxes or MemoryInboxes()
         self.control: Any = control or MemoryControl()
-        # Time stands still for it: it is the driver's business to renew it.
+        # The lease's clock stands still, because renewing is the driver's job.
         presences = MemoryPresences(lambda: 0.0)
         self.lease = lease or Lease(presences)
         self.spout_seats = SpoutSeats(presences)
@@ -90,11 +90,11 @@ class MemoryWorker:
         self.context = topology.spout_context_of(1, wake=self.task.wake, count=self.tally.add)
 
     def attend(self, run: str = RUN) -> None:
-        """A driver is there, and this is its run."""
+        """Let a driver attend, with this run."""
         self.lease.take(Holder(driver="driver", run=run))
 
     def leave(self) -> None:
-        """The driver is gone."""
+        """Let the driver leave."""
         self.lease.leave("driver")
 
     @contextmanager

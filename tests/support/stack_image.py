@@ -1,8 +1,8 @@
-"""The image of the compose file, built as on any machine, from a Debian base where
+"""The image of the compose file, built as on any machine, from a Debian base if
 ``python:3.12-slim`` cannot be pulled.
 
-The build gets what this machine's own pip and TLS are told: an index, authorities. They are secrets
-of the build, and the image has nothing of them.
+The build gets the settings of this machine's pip and TLS: an index, authorities. They are secrets
+of the build, and are not in the image.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.pip_settings import pip_settings
 
 OFFICIAL = "python:3.12-slim"
 DEBIAN = Release(suite="bookworm", packages=("python3", "python3-venv"))
-# The package alone: it depends on pages that are not used here.
+# Unpacked without its dependencies, which are for pages that are not used here.
 PROMETHEUS = """
 FROM {base}
 RUN apt-get update -q && cd /tmp && apt-get download -q prometheus \\
@@ -31,7 +31,7 @@ RUN apt-get update -q && cd /tmp && apt-get download -q prometheus \\
 ENTRYPOINT ["prometheus"]
 """
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
-# Of this checkout: another one on the same engine has code of its own.
+# Named after this checkout, because another one on the same engine has its own code.
 NAME = f"tiercel-test-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
 
 
@@ -44,7 +44,9 @@ def base_image(client) -> str:
 
 
 def prometheus_image(client) -> str:
-    """The compose file's, else Debian's in an image that takes the same arguments."""
+    """Return the compose file's image, or Debian's Prometheus in an image that takes the same
+    arguments.
+    """
     [official] = re.findall(
         r"PROMETHEUS_IMAGE:-([^}]+)", (ROOT / "compose/docker-compose.yml").read_text()
     )
@@ -74,9 +76,9 @@ def can_be_pulled(client, image: str) -> bool:
 
 
 def build_image(client) -> tuple[str, str]:
-    """(image, base), with the image of the code as it is now.
+    """Return (image, base), with the current code in the image.
 
-    The first time takes minutes, and later ones seconds.
+    The first build takes minutes, later ones seconds.
     """
     base = base_image(client)
     before = image_id(client)
@@ -113,7 +115,7 @@ def image_id(client) -> str | None:
 
 
 def forget(client, image: str) -> None:
-    """Of code that is not there any more; its layers that are still used stay."""
+    """Remove images of code that is gone; layers still in use stay."""
     try:
         client.images.remove(image)
     except APIError:

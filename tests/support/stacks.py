@@ -1,6 +1,4 @@
-"""The stack of compose/docker-compose.yml, started and steered with the commands
-that people use.
-"""
+"""The stack of compose/docker-compose.yml, run with the users' commands."""
 
 from __future__ import annotations
 
@@ -28,21 +26,21 @@ PORTS = (
 
 
 class Stack:
-    """One project, of the package's compose file or of another like it.
+    """One project, of the package's compose file or of a similar one.
 
-    Its containers, networks and volumes are gone when the ``with`` block ends.
+    Its containers, networks and volumes are removed when the ``with`` block ends.
     """
 
     def __init__(self, client, command: str, *, file: Path = FILE, **settings: str) -> None:
-        """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the
-        file's variables.
+        """``command`` is ``docker compose`` or ``docker-compose``; ``settings`` are the file's
+        variables.
         """
         self._client = client
         self._command = command
         self._file = file
         self.project = f"tiercel-test-{secrets.token_hex(4)}"
         ports = {name: str(free_port(OF_CONTAINERS)) for name in PORTS}
-        # The settings of this shell for tiercel are not for the stack.
+        # This shell's settings for tiercel do not apply to the stack.
         around = {
             name: value
             for name, value in docker_environment().items()
@@ -73,11 +71,11 @@ class Stack:
         self.compose(*profiles, "up", "-d", "--no-build", "--no-recreate", *scales, *services)
 
     def tiercel(self, *words: str, timeout: float = 120) -> str:
-        """Return what a command says, run in the stack."""
+        """Return the output of a command, run in the stack."""
         return self.compose("exec", "-T", "monitor", "tiercel", *words, timeout=timeout, stdin=None)
 
     def secret(self, name: str, role: str = "monitor") -> str:
-        """One of the files that were drawn for this role."""
+        """Return one of the secret files generated for this role."""
         if (role, name) not in self._secrets:
             command = [
                 "run",
@@ -92,7 +90,7 @@ class Stack:
         return self._secrets[role, name]
 
     def drawn(self) -> dict[str, str]:
-        """Every password and key that was drawn, by what it is of."""
+        """Return every generated password and key, by its purpose."""
         spark = dict(line.split() for line in self.secret("spark.conf", "spark").splitlines())
         return {
             "rabbitmq": self.secret("tiercel_amqp").split(":")[2].split("@")[0],
@@ -106,7 +104,7 @@ class Stack:
 
     @property
     def amqp_url(self) -> str:
-        """As this machine reaches it."""
+        """Return the broker's URL for this machine."""
         return self.secret("tiercel_amqp").replace(
             "rabbitmq:5672", f"{LOOPBACK}:{self.settings['RABBITMQ_PORT']}"
         )
@@ -118,7 +116,7 @@ class Stack:
         )
 
     def containers(self, service: str | None = None) -> list:
-        """Those that are there, ended ones too."""
+        """Return the containers, including ended ones."""
         labels = [f"com.docker.compose.project={self.project}"]
         labels += [f"com.docker.compose.service={service}"] if service else []
         found = self._client.containers.list(all=True, filters={"label": labels})
@@ -127,7 +125,7 @@ class Stack:
         return found
 
     def health(self) -> dict[str, str]:
-        """Of each container: what its health check says, or how it ended."""
+        """Return each container's health, or how it ended."""
         states = {container.name: container.attrs["State"] for container in self.containers()}
         return {
             name: state.get("Health", {}).get("Status", state["Status"])
@@ -135,7 +133,7 @@ class Stack:
         }
 
     def wait_until_healthy(self, timeout: float = 600) -> None:
-        """All but the one that has done its work."""
+        """Wait for all containers but the one that has finished its job."""
         wait_until(
             lambda: set(self.health().values()) <= {"healthy", "exited"},
             timeout,
@@ -143,8 +141,8 @@ class Stack:
         )
 
     def kill_inside(self, container, marker: str) -> None:
-        """SIGKILL to those of its processes whose command line has ``marker``, but not to its
-        first, which others kill.
+        """Send SIGKILL to the container's processes whose command line has ``marker``, but not to
+        its first process, which others kill.
         """
         kill = (
             '[ $p = /proc/1 ] || [ $p = /proc/$$ ] || { grep -q "$0" $p/cmdline && kill '
@@ -159,7 +157,7 @@ class Stack:
         )
 
     def leftovers(self) -> list[str]:
-        """Return what of the project is still there."""
+        """Return the remains of the project."""
         label = {"label": f"com.docker.compose.project={self.project}"}
         networks = self._client.networks.list(filters=label)
         volumes = self._client.volumes.list(filters=label)
@@ -179,7 +177,7 @@ class Stack:
 
 
 def readable_folder(folder: Path, **files: str) -> str:
-    """A folder with these modules, that a container's user can read."""
+    """Return a folder with these modules that a container's user can read."""
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     folder.chmod(0o755)

@@ -1,5 +1,5 @@
-"""A topology as its processes leave it in Redis, without them: they say that they are there, and
-count, as long as the stage stands.
+"""A topology's traces in Redis without its processes: they appear present and counting as long as
+the stage stands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STARTED = datetime.now(UTC) - timedelta(hours=3, minutes=4)
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One bolt, per second."""
+    """Rates of one bolt, per second."""
 
     source: str
     tasks: int = 2
@@ -92,7 +92,7 @@ class Stage:
         self._rounds = 0
 
     def act(self):
-        """Do what the processes do in half a second."""
+        """Do the processes' work of half a second."""
         self._rounds += 1
         self._lease.take(Holder(driver="d", run=RUN, whereabouts=place(0)))
         pending = Presence(active=True, pending=250, oldest_s=13.0)
@@ -159,7 +159,7 @@ class Stage:
 
 @contextmanager
 def staged(redis_url, play):
-    """The play goes on within the block."""
+    """Run the play within the block."""
     with ExitStack() as closed:
         stage = Stage(redis_url, play, closed)
         stage.act()
@@ -179,7 +179,7 @@ def staged(redis_url, play):
 
 
 def wide(name, bolts=49):
-    """A play of many bolts, eight beside each other."""
+    """A play of many bolts, eight in parallel."""
     parts = {}
     for at in range(bolts):
         source = "orders" if at < 8 else f"bolt-{at - 8}"

@@ -56,6 +56,11 @@ class Standalone:
         """Return the processes of executors on a host."""
         return below(self._processes[name].pid, b"CoarseGrainedExecutorBackend")
 
+    def registered(self, name: str) -> int:
+        """Return how many executors of a host Spark's driver has had."""
+        logs = (self._folder / name).glob("*/*/stderr")
+        return sum("Successfully registered with driver" in log.read_text() for log in logs)
+
     def kill(self, name: str) -> None:
         """End a host at once, with its executors."""
         process = self._processes.pop(name)

@@ -1,4 +1,4 @@
-"""Turns of a store of state, as its tests have them."""
+"""Turns of a state store, for tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def begin(store: StateStore, component: str, task: int, step: int) -> StateTurn:
 
 
 def commit_turn(turn: StateTurn, writes: Writes, digest: str) -> Applied:
-    """Commit; what must not be written is prepared nevertheless."""
+    """Commit; writes that must not be made are prepared too."""
     assert all(perform_in_turn(turn.writing(writes, digest)))
     return verdict(turn.committed_digest, digest)
 
@@ -39,15 +39,15 @@ def state_of(turn: StateTurn, task_index: int = 0, parallelism: int = 1) -> KeyV
 def begun(
     store: StateStore, component: str, task: int, step: int, keys: Iterable[Key] = ()
 ) -> KeyValueState:
-    """Begin a turn that reads these keys at once; return the state of a bolt in it."""
+    """Begin a turn that reads these keys at once; return a bolt's state in it."""
     state = KeyValueState(StateCache(task))
     state.open(store.begin(component, task, step, state.unread(keys)).perform())
     return state
 
 
 def verdict(committed_digest: str | None, digest: str) -> Applied:
-    """Say what became of work with this digest, where an earlier attempt had
-    committed that one.
+    """Return the verdict on work with this digest after an earlier attempt has committed the other
+    one.
     """
     if committed_digest is None:
         return Applied.FRESH

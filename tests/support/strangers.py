@@ -1,6 +1,4 @@
-"""A page of ``tiercel monitor`` as a script drives it: with headers that no browser
-would let it send.
-"""
+"""A page of ``tiercel monitor`` driven by a script, with headers that no browser would allow."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ ESCAPES = (("&#36;", "$"), ("&#96;", "`"), ("&gt;", ">"), ("&lt;", "<"), ("&amp;
 
 
 class ScriptedPage:
-    """One page: what it was told since it was opened is in ``elements``, ``notes`` and ``said``."""
+    """One page: ``elements``, ``notes`` and ``said`` hold what it has received so far."""
 
     def __init__(self, url, address="127.0.0.1", **headers):
-        """``address`` is the one that it comes from."""
+        """``address`` is the address that it connects from."""
         self._page = url
         self._address = address
         self._sockets = urljoin(url, "/_nicegui_ws/")
@@ -33,7 +31,7 @@ class ScriptedPage:
         self.said = []
 
     async def load(self):
-        """The status of the answer to GET /."""
+        """Return the status of the answer to GET /."""
         async with (
             self._session() as session,
             session.get(self._page, headers=self.headers) as answer,
@@ -48,7 +46,7 @@ class ScriptedPage:
         return answer.status
 
     async def connect(self, transport="websocket"):
-        """Raises socketio.exceptions.ConnectionError if that is refused."""
+        """Connect; raise socketio.exceptions.ConnectionError if refused."""
         query = (
             f"client_id={self._client}&document_id={uuid.uuid4()}"
             f"&tab_id={uuid.uuid4()}&next_message_id=0"
@@ -92,11 +90,11 @@ class ScriptedPage:
         )
 
     async def noted(self, text):
-        """Wait until a notification says it."""
+        """Wait until a notification has this text."""
         await self._until(lambda: any(text in note for note in self.notes))
 
     async def told(self, text):
-        """Wait until anything that the page was sent says it."""
+        """Wait until anything sent to the page has this text."""
         await self._until(lambda: any(text in said for said in self.said))
 
     async def _until(self, condition):

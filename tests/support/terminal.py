@@ -1,4 +1,4 @@
-"""``tiercel`` as a user types it at a terminal."""
+"""``tiercel`` at a terminal, with a user's commands."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 def tiercel_run(
     topology: str, *options: str, folder: Path, log: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen]:
-    """The process, started in ``folder`` with logs as JSON; all that it says goes to ``log``.
+    """Start ``tiercel run`` in ``folder`` with logs as JSON; all output goes to ``log``.
 
-    Killed if it is left running.
+    It is killed if it is left running.
     """
     command = [sys.executable, "-m", "tiercel", "run", topology, *options, "--log", "json"]
     with log.open("w") as file:
@@ -33,14 +33,14 @@ def tiercel_run(
 
 @dataclass
 class Terminal:
-    """A command and the terminal that it writes to."""
+    """A command, and the terminal that it writes to."""
 
     process: subprocess.Popen
     ours: int
     _seen: bytearray = field(default_factory=bytearray)
 
     def seen(self) -> bytes:
-        """All that the terminal was sent by now."""
+        """Return all output to the terminal so far."""
         while select.select([self.ours], [], [], 0)[0]:
             try:
                 self._seen += os.read(self.ours, 65536)
@@ -51,7 +51,7 @@ class Terminal:
 
 @contextmanager
 def at_a_terminal(*arguments: str, environment: Mapping[str, str]) -> Iterator[Terminal]:
-    """A command at a terminal. Killed if it is left running."""
+    """Run a command at a terminal. Kill it if it is left running."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "tiercel", *arguments]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)

@@ -1,4 +1,4 @@
-"""The way of one message through the package: which files it enters, from delivery to ack."""
+"""The way of one message through the package: the files it enters, from delivery to ack."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ FOLDERS = ("acker", "queues", "spark_jobs", "workers")
 
 @dataclass
 class Way:
-    """Calls of functions of the package, in order: file and function."""
+    """Calls of functions of the package, in order, each with its file."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def files(self) -> list[str]:
-        """The files that were entered, in the order in which they were."""
+        """Return the files in order of entry."""
         return list(dict.fromkeys(file for file, _ in self.calls))
 
     @property
     def moves(self) -> int:
-        """Number of calls that came in another file than the one before."""
+        """Count the calls that came in another file than the previous call."""
         return sum(one != other for (one, _), (other, _) in pairwise(self.calls))
 
     def without(self, *places: str) -> Way:
-        """Return the way as if calls into files of these beginnings were not followed."""
+        """Return the way without calls into files that begin with these paths."""
         return Way([call for call in self.calls if not call[0].startswith(places)])
 
     def __str__(self) -> str:
-        """Each file with its calls, in the order of entering; then the sums."""
+        """Return each file with its calls, in order of entry; then the sums."""
         calls = Counter(file for file, _ in self.calls)
         rows = [f"{calls[file]:5}  {file}" for file in self.files]
         functions = len(set(self.calls))
@@ -85,7 +85,7 @@ class Way:
 
 
 class OneMessage:
-    """A topology with one queue spout, in this thread, on twins and a broker made of notes."""
+    """A topology with one queue spout, in this thread, on twins and a fake broker."""
 
     def __init__(self, topology: Topology) -> None:
         timeout = timedelta(seconds=30)
@@ -118,13 +118,12 @@ class OneMessage:
         self._worker.task.turn()
 
     def way(self, body: bytes) -> Way:
-        """Deliver a message; returns its way until it is acked.
+        """Deliver a message; return its way until it is acked.
 
-        Call it some times before: the first message to each task has it prepare its bolt.
+        Call it a few times first: a task prepares its bolt at its first message.
         """
         way = Way()
-        # The next batch may begin. What comes by the clock and not with the message, twice per
-        # second and more rarely, does not come yet.
+        # Let the next batch begin. Timed work, at most twice per second, does not fall due yet.
         self._now += 0.05
         self._queue.append(Message(body))
 
@@ -142,7 +141,7 @@ class OneMessage:
         return way
 
     def _waits_at(self, task: int) -> int:
-        """Return the number of tuples for a task; what is in a line is for the first to ask."""
+        """Return the number of tuples for a task; tuples in a line go to the first asker."""
         line = line_at(self._pump.around.topology, task)
         is_first = line is not None and task == task_of(line)
         places = [task, line] if line is not None and is_first else [task]

@@ -1,4 +1,4 @@
-"""Spans that a test looks at."""
+"""Recorded spans, for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiercel.spark_jobs.tracing.spans import Tracing
 
 @dataclass
 class Recorded:
-    """The spans that ended in this process."""
+    """Spans that ended in this process."""
 
     provider: TracerProvider
     exporter: InMemorySpanExporter
@@ -34,7 +34,7 @@ class Recorded:
         return span
 
     def parent_of(self, span: ReadableSpan) -> ReadableSpan | None:
-        """Return the parent, which must be recorded too; None for a root of its trace."""
+        """Return the parent, which must be recorded too; None for the root of a trace."""
         if span.parent is None:
             return None
         [parent] = [one for one in self.spans if one.context.span_id == span.parent.span_id]

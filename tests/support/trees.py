@@ -1,8 +1,8 @@
 """Makes up whole runs for the property tests: tuple trees, repeated tasks, lost and repeated calls.
 
 A *task* (bolt, partition) is attempted one or several times. An attempt reads the outputs of some
-attempts of the bolt before, and acks, fails or holds what it reads, and emits children, anchored to
-one or several tuples. Its ``work`` is what it tells the ledger. What should come of it all is
+attempts of the bolt before, and acks, fails or holds each tuple, and emits children, anchored to
+one or several tuples. Its ``work`` is what it reports to the ledger. The expected result is
 computed here with sets of tuples, not with XOR.
 """
 
@@ -23,11 +23,11 @@ Name = int
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy of a tuple. Its name is the same in every attempt that makes it the same way."""
+    """One copy of a tuple. Its name is the same in every attempt that emits it in the same way."""
 
     name: Name
     partition: int
-    # The id by which each of its roots knows it.
+    # The id by which each of the copy's roots knows it.
     edges: dict[int, int] = field(hash=False, compare=False)
 
 
@@ -45,7 +45,7 @@ class Attempt:
 
     @property
     def work(self):
-        """The same for attempts that did the same."""
+        """Return a value that is equal for attempts that did the same."""
         failing = frozenset(self.failed)
         return frozenset(
             (root, xor) for root, xor in self.xors.items() if root not in failing
@@ -56,7 +56,7 @@ class Attempt:
         return set(self.xors) | set(self.failed)
 
     def arguments(self):
-        """For ``Ledger.apply``."""
+        """Return the arguments for ``Ledger.apply``."""
         failures = [
             Failure(root=root, component="bolt", task=1, reason=why)
             for root, why in self.failed.items()
@@ -66,7 +66,7 @@ class Attempt:
 
 @dataclass
 class Run:
-    """``attempts[bolt, partition]``: in the order in which they ran; the last one survives."""
+    """``attempts[bolt, partition]`` are in order of execution; the last one survives."""
 
     roots: list[int]
     spout: list[Copy]
@@ -82,8 +82,8 @@ class Run:
 def make_run(random: Random, *, roots: int, temper: float, step: int = 0) -> Run:
     """Make up one step of each task.
 
-    ``temper``: how likely an attempt does other work than the one before; 0 makes every
-    bolt deterministic.
+    ``temper`` is the probability that an attempt does other work than the previous one; 0 makes
+    every bolt deterministic.
     """
     ids = [mix(random.getrandbits(64)) for _ in range(roots)]
     spout = [
@@ -106,7 +106,7 @@ def make_run(random: Random, *, roots: int, temper: float, step: int = 0) -> Run
                 attempts.append(
                     _attempt(token(PARTITIONS * bolt + partition, step=step), read, salt, own_salt)
                 )
-            # The surviving attempt reads what survived.
+            # The surviving attempt reads the output of surviving attempts.
             read = _input(None, run, bolt, partition)
             if {tup.name for tup in attempts[-1].read} != {tup.name for tup in read}:
                 attempts.append(_attempt(attempts[-1].token, read, salt, salt))
@@ -114,7 +114,7 @@ def make_run(random: Random, *, roots: int, temper: float, step: int = 0) -> Run
 
 
 def _input(random: Random | None, run: Run, bolt: int, partition: int) -> list[Copy]:
-    """Return what reaches a partition; with ``random`` also from attempts that did not survive."""
+    """Return the input of a partition; with ``random`` also from attempts that did not survive."""
     if bolt == 0:
         return [tup for tup in run.spout if tup.partition == partition]
     read = []
@@ -126,9 +126,9 @@ def _input(random: Random | None, run: Run, bolt: int, partition: int) -> list[C
 
 
 def _attempt(token: Token, read: list[Copy], salt: int, own_salt: int) -> Attempt:
-    """One attempt at a task.
+    """Make one attempt at a task.
 
-    What it does to a tuple hangs on the tuple and a salt, never on the order of arrival.
+    Its action on a tuple depends on the tuple and a salt, never on the order of arrival.
     """
     attempt = Attempt(token, sorted(read, key=lambda tup: tup.name))
     for tup in attempt.read:
@@ -148,7 +148,7 @@ def _attempt(token: Token, read: list[Copy], salt: int, own_salt: int) -> Attemp
         verdict = choice.random()
         if verdict < 0.05:
             attempt.failed.update(dict.fromkeys(tup.edges, f"no {tup.name}"))
-        elif verdict > 0.1:  # else it is held
+        elif verdict > 0.1:  # otherwise it is held
             for root, edge_id in tup.edges.items():
                 attempt.consumed.add((root, tup.name))
                 attempt.xors[root] ^= edge_id
@@ -156,7 +156,7 @@ def _attempt(token: Token, read: list[Copy], salt: int, own_salt: int) -> Attemp
 
 
 def _emit(attempt: Attempt, anchors: list[Copy], what: int) -> None:
-    """One new edge per anchor and root; those of one root XOR together."""
+    """Make one new edge per anchor and root; the edges of one root are XORed together."""
     name = name_of(what, *(anchor.name for anchor in anchors))
     target = name & 7
     position = name >> 3 & 0xFFFFFFFF
@@ -171,14 +171,14 @@ def _emit(attempt: Attempt, anchors: list[Copy], what: int) -> None:
 
 
 def name_of(*what: object) -> Name:
-    """Python's own hash changes from process to process."""
+    """Python's own hash differs between processes."""
     return Random(repr(what)).getrandbits(64)
 
 
 @dataclass
 class Expectation:
-    """Model of the ledger, by sets: an ACK if and only if every tuple of the tree that was
-    created was consumed.
+    """Model of the ledger, by sets: an ACK if and only if every created tuple of the tree was
+    consumed.
     """
 
     run: Run
@@ -193,16 +193,16 @@ class Expectation:
             root: {tup.name for tup in self.run.spout if root in tup.edges}
             for root in self.run.roots
         }
-        # Consumed before they were created: the child's task was faster.
+        # Consumed before it was created: the child's task was faster.
         self._early: dict[int, set[Name]] = {root: set() for root in self.run.roots}
 
     def deliver(self, attempt: Attempt, first: int | None = None) -> None:
-        """The call arrives, or breaks off after its ``first`` roots."""
+        """Deliver the call, or only its ``first`` roots if it breaks off."""
         for root in sorted(attempt.roots)[:first]:
             self.deliver_root(attempt, root)
 
     def deliver_root(self, attempt: Attempt, root: int) -> None:
-        """The part of the call that names this root arrives."""
+        """Deliver the part of the call for this root."""
         token = (attempt.token, self.shard_of(root))
         known = self._known.setdefault(token, attempt)
         applied = self._applied.setdefault(token, set())
@@ -224,9 +224,7 @@ class Expectation:
             self.outcomes.setdefault(root, "acked")
 
     def survivors(self) -> dict[int, str]:
-        """Return the fates of the roots if every attempt did the same work and
-        everything arrived.
-        """
+        """Return the fates of the roots if every attempt did the same work and every call came."""
         last = [attempts[-1] for attempts in self.run.attempts.values()]
         fate = {}
         for root in self.run.roots:

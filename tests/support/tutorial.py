@@ -1,14 +1,14 @@
-"""Does what docs/tutorial.md says, from top to bottom: saves its files, types its commands.
+"""Follows docs/tutorial.md from top to bottom: saves its files, types its commands.
 
 A page has blocks of five kinds:
 
-* ``sh`` is typed, line by line. Of a title that begins with "once" it is not: it makes the
-  environment in which the suite runs. With the title "fails" it must fail.
-* ``text`` is in what the commands before it say, line by line and in this order, blanks apart;
-  ``…`` stands for anything. Commands that only look are typed again until they say it.
-* with the title ``FILE`` the block is saved; with ``FILE, at the end`` it is put there; with
-  ``FILE, NAME`` it takes the place of that function or class.
-* ``python`` without a title is a part of a file that is there.
+* ``sh`` is typed, line by line. With a title that begins with "once" it is skipped, because it
+  makes the environment in which the suite runs. With the title "fails" it must fail.
+* ``text`` is in the output of the commands before it, line by line and in order, apart from
+  blanks; ``…`` matches anything. Commands that only read are repeated until they print it.
+* with the title ``FILE`` the block is saved; with ``FILE, at the end`` it is appended; with
+  ``FILE, NAME`` it replaces that function or class.
+* ``python`` without a title is a part of an existing file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 _BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 _LOOKS = ("tiercel depths", "tiercel dead-letters show", "tiercel errors")
 _BACKGROUND = "tiercel run"
-# Spark starts within it on a machine that has other work too.
+# Spark starts within this time even on a busy machine.
 _PATIENCE_S = 300
 _LOOK_S = 90
 
@@ -65,10 +65,10 @@ def says(output: str, expected: str) -> bool:
 
 @dataclass
 class Tutor:
-    """One reader of a page, with a folder, a terminal and another one."""
+    """One reader of a page, with a folder and two terminals."""
 
     folder: Path
-    # Without them, commands that need servers are passed over, and what they say.
+    # Without servers, commands that need them are skipped, with their output.
     servers: bool
     typed: list[str] = field(default_factory=list)
     _said: str | None = ""
@@ -88,7 +88,7 @@ class Tutor:
         self._end_run()
 
     def read(self, page: str) -> None:
-        """Do all that the page says."""
+        """Do everything that the page says."""
         for block in blocks_of(page):
             if block.kind == "text":
                 self._compare(block.text)
@@ -101,7 +101,7 @@ class Tutor:
                 self._find(block.text)
 
     def log(self) -> str:
-        """Return what the last ``tiercel run`` has said by now."""
+        """Return the output of the last ``tiercel run`` so far."""
         return (self.folder / f"../run-{self._runs}.log").read_text()
 
     # -- commands ----------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Tutor:
             elif command.startswith(_BACKGROUND):
                 self._start(command)
             elif command.startswith(_LOOKS):
-                # Typed when it is known what it is to say.
+                # Typed once its expected output is known.
                 self._said = ""
             else:
                 fails = block.title == "fails"
@@ -126,7 +126,7 @@ class Tutor:
                 assert failed == fails, f"{command}\n{self._said}"
 
     def _answer(self, command: str) -> tuple[bool, str]:
-        """Return whether a command failed, and what it said."""
+        """Return whether a command failed, and its output."""
         done = subprocess.run(
             command,
             shell=True,
@@ -165,14 +165,14 @@ class Tutor:
             **kept,
             # As after `. .venv/bin/activate`.
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            # Where the second terminal finds the servers of the first: not those of another test.
+            # The second terminal finds the servers of the first here, and not another test's.
             "XDG_RUNTIME_DIR": str(self.folder),
             "PYTHONUNBUFFERED": "1",
-            # No cell of a table is wrapped.
+            # Wide enough that no cell of a table is wrapped.
             "COLUMNS": "300",
         }
 
-    # -- what they say, and files ------------------------------------------------------------------
+    # -- output and files --------------------------------------------------------------------------
 
     def _compare(self, expected: str) -> None:
         if self._said is None:
@@ -185,7 +185,7 @@ class Tutor:
             assert says(self._said, expected), f"{self._last}\n{self._said}"
 
     def _looks_so(self, expected: str) -> bool:
-        # It fails while a queue is not there yet.
+        # It fails while a queue does not exist yet.
         failed, said = self._answer(self._last)
         print(said)  # noqa: T201 - pytest shows it where the page is not right
         return not failed and says(said, expected)

@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 30, message: str = "") -> T:
-    """Call ``condition`` until it returns something true, and return that.
+    """Call ``condition`` until it returns a true value, and return that value.
 
-    Fail after ``timeout`` seconds.
+    Fails after ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
     pause = 0.002

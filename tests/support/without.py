@@ -1,11 +1,11 @@
-"""Processes of Python where a package is not installed, those that Spark starts among them."""
+"""Python processes without an installed package, including the ones that Spark starts."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-# Python runs a module of this name before anything else, in workers of Spark too.
+# Python imports a module of this name at every start, in Spark's workers too.
 _CUSTOMIZE = """
 import pathlib
 import sys
@@ -25,7 +25,7 @@ sys.meta_path.insert(0, Without())
 
 
 class Without:
-    """An environment for processes in which these packages are not there."""
+    """An environment for processes in which these packages are missing."""
 
     def __init__(self, folder: Path, *packages: str) -> None:
         self._folder = folder
@@ -38,5 +38,5 @@ class Without:
 
     @property
     def command_lines(self) -> list[str]:
-        """Return those of all processes of Python that have run in it."""
+        """Return the command lines of all Python processes that have run in it."""
         return (self._folder / "processes.log").read_text().splitlines()

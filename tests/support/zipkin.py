@@ -1,4 +1,4 @@
-"""Zipkin, a viewer of traces with a page: what a receiver of OTLP got is handed on to it."""
+"""Zipkin, a trace viewer with a page: it gets the spans that a receiver of OTLP got."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:copy"
 
 
 class Zipkin(Entered):
-    """A server that keeps the last traces in memory. Its file of 135 MB is fetched once."""
+    """A server that keeps the last traces in memory. Its file of 135 MB is downloaded once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Zipkin(Entered):
         wait_until(lambda: self._answers("health"), 120, "Zipkin to start")
 
     def take(self, spans: Iterable[Arrived]) -> None:
-        """Keep these spans."""
+        """Send these spans to Zipkin."""
         body = json.dumps([_span(span) for span in spans]).encode()
         request = urllib.request.Request(
             f"{self.url}/api/v2/spans", body, {"Content-Type": "application/json"}
@@ -58,12 +58,14 @@ class Zipkin(Entered):
         try:
             with urllib.request.urlopen(f"{self.url}/{path}", timeout=10) as answer:
                 return json.load(answer)
-        except OSError:  # it starts, or knows no such trace
+        except OSError:  # Zipkin is starting, or does not know the trace
             return None
 
 
 def _fetched() -> Path:
-    """Return the server's file; Maven fetches it once, from where this machine's settings say."""
+    """Return the server's file, which Maven downloads once, from the sources of this machine's
+    settings.
+    """
     kept = _CACHE / _JAR
     if not kept.exists():
         _CACHE.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The habits of HOUSE: docstrings open with a verb or a noun, rates say per, actors have names."""
+"""Language rules: docstrings open with a verb or a noun, rates say per, actors have names."""
 
 import ast
 import io
@@ -38,7 +38,9 @@ _ACTOR = re.compile(r"\b(?:nobody|somebody|anybody|everybody|whoever|whomever)\b
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """A module and all that stands in it, but for expressions, which have no docstring."""
+    """Yield a module and the statements in it; expressions are skipped, since they have no
+    docstring.
+    """
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
@@ -46,7 +48,7 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def habits(source: str) -> list[tuple[int, str]]:
-    """Return line and fault for each place of a file where one of the habits is back."""
+    """Return the line and the fault of each violation in a file."""
     found, prose = [], []
     for node in statements(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -56,7 +58,7 @@ def habits(source: str) -> list[tuple[int, str]]:
                 prose.append((line, text))
                 found += [(line, "opens with " + one[0]) for one in [_OPENING.match(text)] if one]
     if any(faults_in(line[line.index("#") :]) for line in source.splitlines() if "#" in line):
-        # Slow: only where one of the lines may have a comment with a fault.
+        # Tokenizing is slow, so it is done only for files in which a comment may have a fault.
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         prose += [(each.start[0], each.string) for each in tokens if each.type == tokenize.COMMENT]
     return sorted(found + [(line, fault) for line, text in prose for fault in faults_in(text)])

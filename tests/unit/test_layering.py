@@ -1,4 +1,4 @@
-"""The direction of imports and the sizes of files, as DESIGN fixes them, read from the source."""
+"""The direction of imports and the sizes of files, as DESIGN sets them, read from the source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("acker", "compose", "examples", "frames", "queues", "spark_jobs", "workers")
 
-# Project folders that a folder may import, beside itself.
+# Project folders that a folder may import besides itself.
 MAY_IMPORT = {
     "acker": set(),
     "queues": set(),
@@ -27,10 +27,10 @@ MAY_IMPORT = {
     "workers": {"acker", "compose", "examples", "queues", "spark_jobs"},
 }
 
-# The test kit runs topologies as the processes do; they do not know it.
+# The test kit runs topologies as the processes do; the processes do not import it.
 KIT = "workers/testing/"
 
-# Files that may import a third-party library: those whose path begins with one of these.
+# Files that may import a third-party library: their paths begin with one of these.
 ONLY_IN = {
     "docker": (),
     "pika": ("queues/",),
@@ -59,9 +59,9 @@ ONLY_IN = {
     "prometheus_client": ("workers/monitoring/exposition.py", "workers/monitoring/page/server.py"),
 }
 
-# Files that read the environment. All others get their settings as arguments.
-# Spark and pyspark tell the process that forks workers there where its socket lies. OpenTelemetry's
-# SDK reads its settings there, so those of the driver are put there on executors.
+# Files that read the environment; all others get their settings as arguments. Spark and pyspark set
+# the socket's path there for the process that forks workers. OpenTelemetry's SDK reads its settings
+# there, so executors get the driver's settings there.
 READS_ENVIRONMENT = {
     "workers/config.py",
     "spark_jobs/spark/python_daemon.py",
@@ -99,7 +99,9 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def imports_of(path: Path) -> tuple[str, ...]:
-    """Return the modules that a file imports: most rules are about these, and trees are large."""
+    """Return the modules that a file imports; cached, since most rules need them and trees are
+    large.
+    """
     found: list[str] = []
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -120,9 +122,9 @@ def folder_of(module: str) -> str:
 
 
 def every(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
-    """Make one test of a rule for each of these files. It names all that break the rule.
+    """Make one test of a rule for these files, which names every file that breaks it.
 
-    As a test per file and rule they were five thousand, a third of all that are collected.
+    One test per file and rule would be five thousand, a third of all tests.
     """
 
     def of(rule: Callable[[Path], None]) -> Callable[[], None]:
@@ -172,7 +174,7 @@ def modules_by_name() -> dict[str, Path]:
 
 
 def imports_between_modules() -> dict[str, set[str]]:
-    """Return the modules that each one imports; those for types alone, and in functions, count."""
+    """Return the imports of each module, including imports for types alone and in functions."""
     known = modules_by_name()
     found = {}
     for name, path in known.items():
@@ -186,7 +188,7 @@ def imports_between_modules() -> dict[str, set[str]]:
 
 
 def circle_in(graph: Mapping[str, set[str]]) -> list[str]:
-    """Return the nodes of one circle in order, the first again at the end; empty if none."""
+    """Return the nodes of one circle in order, with the first again at the end; empty if none."""
     done: set[str] = set()
 
     def search(node: str, way: Sequence[str]) -> list[str]:
@@ -209,7 +211,7 @@ def test_no_circle_of_imports_between_files() -> None:
 
 
 def test_no_circle_of_imports_between_folders() -> None:
-    """A file that lies right in a top folder is a node of its own, and so is a sub-folder."""
+    """A file directly in a top folder is a node of its own, and so is a sub-folder."""
 
     def node_of(module: str) -> str:
         folder, _, _ = module.rpartition(".")
@@ -244,7 +246,7 @@ def test_a_circle_is_found_and_named(graph: dict[str, set[str]], circle: list[st
 
 @every_module
 def test_code_does_not_go_by_the_public_names(path: Path) -> None:
-    """They are imported on demand: such an import would hide the file that it needs."""
+    """Public names are imported on demand, so such an import would hide the file that it needs."""
     if not name_of(path).startswith("examples/"):
         assert not {
             module
@@ -255,7 +257,7 @@ def test_code_does_not_go_by_the_public_names(path: Path) -> None:
 
 @every(everything())
 def test_every_import_goes_through_the_package(path: Path) -> None:
-    """Two paths to one file are two modules: a class would be there twice."""
+    """Two paths to one file make two modules, and each class would exist twice."""
     assert not {module for module in imports_of(path) if top(module) in FOLDERS}
 
 
@@ -289,7 +291,7 @@ def test_a_third_party_library_is_imported_only_where_it_belongs(path: Path) -> 
 
 @every_module
 def test_errors_of_redis_are_judged_in_one_place(path: Path) -> None:
-    """A second translator would disagree with the first: "retry" here, "refuse" there."""
+    """A second translator could disagree with the first: "retry" here, "refuse" there."""
     if name_of(path).startswith(("acker/redis/", "acker/redis_")):
         return
     for node in ast.walk(parsed(path)):
@@ -335,7 +337,7 @@ def test_a_function_is_short(path: Path) -> None:
 
 @every(sorted((ROOT / "tests").rglob("*.py")))
 def test_no_test_is_imported_by_another(path: Path) -> None:
-    """Helpers lie in files of their own."""
+    """Helpers have files of their own."""
     assert not {
         module for module in imports_of(path) if module.startswith("tests.") and ".test_" in module
     }

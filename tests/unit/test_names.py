@@ -1,4 +1,4 @@
-"""One name, one meaning: the glossary in CONTRIBUTING.md, as far as a machine can hold it."""
+"""One name, one meaning: the glossary in CONTRIBUTING.md, as far as a test can check it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("acker", "compose", "frames", "queues", "spark_jobs", "tiercel", "workers")
 
-# Classes of one name, and the reason.
+# Classes that share a name, with the reason.
 SHARED = {}
 
-# A word, and the folders where identifiers may have it: there it means what the glossary says.
+# Words of the glossary, and the folders whose identifiers may use them.
 AT_HOME = {
     "settle": ("frames/", "queues/"),
     "epoch": ("frames/", "queues/"),
@@ -32,7 +32,7 @@ def name_of(path: Path) -> str:
 
 
 def identifiers(tree: ast.AST) -> set[str]:
-    """Return the names that a file makes: classes, functions, arguments, variables, attributes."""
+    """Return the names defined in a file: classes, functions, arguments, variables, attributes."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

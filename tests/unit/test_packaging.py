@@ -1,4 +1,4 @@
-"""Contents of the wheel, and that it works as the ``.zip`` which is shipped to executors."""
+"""Contents of the wheel, which also works as the ``.zip`` shipped to executors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_nothing_but_the_package_is_in_the_wheel(contents: set[str]) -> None:
 
 @pytest.mark.parametrize("target", ["wheel", "sdist"])
 def test_settings_of_one_machine_are_in_no_package(tmp_path: Path, target: str) -> None:
-    """Built without git and its .gitignore, as in an image."""
+    """The wheel is built without git and its .gitignore, as in an image."""
     checkout = tmp_path / "checkout"
     for folder in FOLDERS:
         shutil.copytree(

@@ -1,4 +1,4 @@
-"""The names for users: ``tiercel`` and ``tiercel.testing``."""
+"""The public names: ``tiercel`` and ``tiercel.testing``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OURS = ast.parse((ROOT / "tiercel/__init__.py").read_text())
 
 
 def run(code: str) -> str:
-    """Return what another Python prints."""
+    """Return the output of another Python process."""
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -47,7 +47,7 @@ def test_a_name_that_is_not_there_is_said_to_be_missing() -> None:
 
 
 def test_the_package_itself_imports_no_library() -> None:
-    """``python -m tiercel.compose`` runs before any is installed."""
+    """``python -m tiercel.compose`` runs before any library is installed."""
     libraries = "{'numpy', 'pika', 'pyarrow', 'pydantic', 'pyspark', 'redis', 'typer'}"
     assert (
         run(

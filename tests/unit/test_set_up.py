@@ -1,4 +1,4 @@
-"""Set-up says in a few lines what it does, with progress for a long download, and why it failed."""
+"""Set-up prints a few lines, with progress for a long download, and says why it failed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
 
 @pytest.fixture
 def install(monkeypatch):
-    """The module that runs pip, for which six megabytes are much."""
+    """The module that runs pip, with six megabytes as a large download."""
     spec = spec_from_file_location("install", ROOT / ".ci/install.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -37,7 +37,7 @@ def install(monkeypatch):
 
 
 def wheel():
-    """A package that a real pip takes. Nothing in it is compressed."""
+    """A package that a real pip accepts, uncompressed."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("weighty.bin", bytes(MEGABYTES * 10**6))
@@ -52,7 +52,7 @@ def wheel():
 
 @contextmanager
 def slow_index():
-    """An index of one package, which takes about two seconds to come."""
+    """An index of one package that takes about two seconds to download."""
     body = wheel()
 
     class Index(BaseHTTPRequestHandler):
@@ -81,7 +81,8 @@ def slow_index():
     try:
         yield f"http://127.0.0.1:{server.server_port}/simple/"
     finally:
-        # Also of a test that fails, or its process would wait for the thread and never end.
+        # This also runs if the test fails; otherwise the process would wait for the thread for
+        # ever.
         server.shutdown()
         thread.join()
         server.server_close()
@@ -158,7 +159,7 @@ def test_a_package_that_is_not_there_is_named(install, tmp_path):
 
 
 def test_continuous_integration_runs_in_a_folder_with_a_space_and_the_packages_name(tmp_path):
-    """A test or a script that only works at some places of a checkout fails there."""
+    """A test or a script that depends on the path of the checkout fails there."""
     checkout = tmp_path / "checkout"
     for name in (".ci/run", "Makefile"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ KEYWORDS = [
 
 
 def typo_in(name):
-    """The name without its last letter but one; of a short one, with a letter too many."""
+    """Return the name without its last letter but one; a short name gets an extra letter."""
     return f"{name[:-2]}{name[-1]}" if len(name) > 4 else f"{name}x"
 
 

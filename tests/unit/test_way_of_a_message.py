@@ -1,8 +1,8 @@
-"""The files that one message enters on its way, from its delivery to its ack, and the moves between
-them: what a reader of the code has to follow.
+"""The files that one message passes from delivery to ack, and the moves between them: all that a
+reader of the code has to follow.
 
-Twins stand for Redis, and notes for RabbitMQ. The bounds are what it takes now: lower them with
-every file less. The goal is 25 files and 100 moves.
+Twins replace Redis and a fake replaces RabbitMQ. The bounds are the current numbers: lower them
+whenever a file goes. The goal is 25 files and 100 moves.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tiercel import BasicBolt, QueueSpout, TopologyBuilder
 from tiercel.examples import word_count
 from tiercel.examples.word_count import SplitSentence
 
-# All files of the package, and those between the spout and its ack: without what stands for Redis,
-# and without the channel to RabbitMQ.
+# Bounds for the whole package; and for the engine, the files between the spout and its ack without
+# the twins of Redis and the channel to RabbitMQ.
 MOST_FILES = 33
 MOST_MOVES = 178
 MOST_FILES_OF_THE_ENGINE = 25
@@ -31,7 +31,7 @@ TWINS = (
 )
 CHANNEL = ("queues/consuming/", "queues/retry")
 
-# Of what a bolt may have, and the bolts here do not.
+# Parts for features that the bolts here do not use.
 TICKS = "TickClock"
 SUSPECTS = ("spark_jobs/running/suspicion.py", "spark_jobs/suspects/")
 STATES = ("spark_jobs/running/states.py", "spark_jobs/state/")
@@ -39,7 +39,7 @@ SNAPSHOTS = "WorkingCopy._pack"
 
 
 class Count(BasicBolt):
-    """Counts in an attribute, which outlives its process."""
+    """Counts in an attribute that outlives its process."""
 
     output_fields = "word string, n long"
 
@@ -74,7 +74,7 @@ def way_of_one_word(topology) -> Way:
 
 
 def entered(way, *places):
-    """Return the files and functions of the way that are in these places."""
+    """Return the files and functions in these places."""
     named = [name for file, function in way.calls for name in (file, function)]
     return [name for name in named if name.startswith(places)]
 

@@ -52,7 +52,7 @@ class Standing:
     driver: bool
     # None: no driver runs, or its place is not reported.
     driver_at: Whereabouts | None
-    # Number of its spout tasks, and of those that have a worker.
+    # Number of its spout tasks, and of spout tasks with a worker.
     spout_tasks: int
     spouts: int
     # Number of messages.

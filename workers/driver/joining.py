@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 
@@ -94,10 +94,14 @@ class Joining:
                 self._ending.append(host)
             self._release()
             self._end_the_gone(now)
-            if self._asking is not None:
-                self._use_answer(self._asking)
-            elif self._joins:
+            if self.is_due():
+                self._use_answer()
+            elif self._joins and self._asking is None:
                 self._ask(now)
+
+    def is_due(self) -> bool:
+        """Return True if executors have answered since the last look."""
+        return self._asking is not None and not self._asking.is_alive()
 
     def close(self) -> None:
         """Wait for the answers of executors, which may take seconds."""
@@ -145,10 +149,23 @@ class Joining:
             staying = self._spark.staying
             if staying == self._staying and not any(one.leaving for one in self._executors):
                 return
+            before = {one.id for one in self._executors if not one.leaving}
             self._executors = self._spark.executors()
             # Spark's list may lack an executor for a moment: then the next look reads it again.
             listed = {one.id for one in self._executors}
             self._staying = staying if set(filter(None, staying.split(","))) <= listed else ""
+            self._miss(before - listed)
+
+    def _miss(self, gone: Iterable[str]) -> None:
+        for one in sorted(gone):
+            why = self._spark.end_of(one) or "Spark gives no reason"
+            # An idle executor that is asked to leave may be gone before a look sees it leave.
+            if "decommission" not in why.lower():
+                log.warning(
+                    "executor %s is gone: %s; Spark starts its bolt tasks where it has a slot",
+                    one, why,
+                    extra={"event": "executor_lost"},
+                )  # fmt: skip
 
     @property
     def _slots(self) -> int:
@@ -206,9 +223,7 @@ class Joining:
         with suppress(Exception):  # Spark ends, which the watch notices
             self._found = self._spark.ready(wanted)
 
-    def _use_answer(self, asking: threading.Thread) -> None:
-        if asking.is_alive():
-            return
+    def _use_answer(self) -> None:
         self._asking = None
         found = self._found or Readiness(slots=0)
         self._found = None

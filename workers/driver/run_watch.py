@@ -112,11 +112,16 @@ class RunWatch:
         self._pauses = NO_PAUSES
 
     def until_end(
-        self, run: Run, tasks: LongTasks, order: Rebalance, may_widen: Callable[[float], bool]
+        self,
+        run: Run,
+        tasks: LongTasks,
+        order: Rebalance,
+        may_widen: Callable[[float], bool],
+        is_due: Callable[[], bool] = lambda: False,
     ) -> Ended:
         """Watch a run that obeys ``order`` until it is over; return why it ended.
 
-        ``may_widen(now)`` is True when Spark has slots again that only a new run can use.
+        ``may_widen(now)``: Spark has slots that only a new run can use. Asked also if ``is_due``.
         """
         began = time.monotonic()
         look_at = age_at = began
@@ -127,7 +132,7 @@ class RunWatch:
             ended = self._ended_by_itself(tasks)
             if ended is not None:
                 return ended
-            if now >= look_at:
+            if now >= look_at or is_due():
                 look_at = now + _FIGURES_S
                 if self._is_over():
                     break
@@ -136,17 +141,12 @@ class RunWatch:
                     self._age()
                 self.keep_pauses()
                 if self._is_rebalanced(order):
-                    log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
                     self._drain(run, tasks)
                     return Ended.REBALANCED
                 ended = self._looked(run, tasks, now - began, absences)
                 if ended is not None:
                     return ended
                 if may_widen(now):
-                    log.info(
-                        "Spark has slots again that were lost: planning anew",
-                        extra={"event": "slots_back"},
-                    )
                     self._drain(run, tasks)
                     return Ended.REBALANCED
         return Ended.STOPPED
@@ -204,7 +204,10 @@ class RunWatch:
         order = obeyed
         with suppress(RedisUnavailableError):
             order = self._context.control.rebalanced(obeyed)
-        return order.number != obeyed.number
+        if order.number == obeyed.number:
+            return False
+        log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
+        return True
 
     def _looked(self, run: Run, tasks: LongTasks, age_s: float, absences: Absences) -> Ended | None:
         """Judge by executors and inboxes whether the run is over; return why, or None."""
@@ -271,7 +274,12 @@ class Width:
             return False
         self._look_at = now + _FREE_LOOK_S
         self._looks = self._looks + 1 if hosts.free > 0 else 0
-        return self._looks >= _SURE_LOOKS
+        if self._looks < _SURE_LOOKS:
+            return False
+        log.info(
+            "Spark has slots again that were lost: planning anew", extra={"event": "slots_back"}
+        )
+        return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ from tiercel.spark_jobs.spark.executors import Readiness
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
+from tiercel.spark_jobs.topology.bolt_settings import spreads_by_run
 from tiercel.spark_jobs.topology.graph import bolt_tasks
 from tiercel.workers.control.contract import NO_REBALANCE, State
 from tiercel.workers.control.presence import ExecutorReport, Keeper
@@ -42,6 +43,9 @@ _RESERVE_S = 1.0
 # Time for the last steps of a run that ends; less if its processes are gone.
 _GRACE_S = 5.0
 _GRACE_OF_THE_GONE_S = 1.0
+# Executors that come within this time are not missed. After that the log says so, again and again.
+_ABSENT_S = 10.0
+_ABSENT_AGAIN_S = 60.0
 # Until they are cancelled, Spark retries unfit tasks hundreds of times per second.
 _GRACES_S = {Ended.UNATTENDED: _GRACE_OF_THE_GONE_S, Ended.UNFIT: 0.0}
 # Give up after this many runs in a row that failed at once: the next would fail too, and each run
@@ -179,8 +183,13 @@ class Runs:
         ``trouble`` is why executors could not run the previous run; empty if they could.
         """
         wanted = len(bolt_tasks(self._context.topology.with_parallelism(self._order.parallelism)))
+        say_at = time.monotonic() + _ABSENT_S
         while not self._is_over() and self._keeper.held:
+            self._context.heartbeat.beat()
             ready = hosts.ready(wanted)
+            if ready.absent:
+                say_at = self._say_absent(ready.trouble, say_at)
+                continue
             if ready.slots and ready.trouble:
                 log.error(
                     "%s; the other executors work", ready.trouble, extra={"event": "executor_unfit"}
@@ -191,6 +200,18 @@ class Runs:
                 return self._on_the_least(hosts, ready)
             trouble = ""
         return None
+
+    def _say_absent(self, trouble: str, say_at: float) -> float:
+        """Say at this time or later that Spark has no slot; return when to say it again."""
+        now = time.monotonic()
+        if now < say_at:
+            return say_at
+        log.error(
+            "no executor can run bolts: %s; messages wait until one comes", trouble,
+            extra={"event": "no_executor_fit"},
+        )  # fmt: skip
+        self._keeper.attend_none(trouble)
+        return now + _ABSENT_AGAIN_S
 
     def _on_the_least(self, hosts: SparkUnit, ready: Readiness) -> Readiness:
         """Leave out the slots of executors that may leave: they get extra tasks only."""
@@ -229,6 +250,8 @@ class Runs:
             extra={"event": "run_started"},
         )  # fmt: skip
         self._say_what_was_ordered()
+        if not spreads_by_run(run.topology):
+            self._width = Width()  # executors that come back join the run
         self.fleet.begin(run)
         self._width.began(len(run.hosts), of=sum(map(len, run.hosts)), unfit=ready.unfit)
         joins = not self._width.lacks
@@ -238,7 +261,7 @@ class Runs:
             # The run owns the inboxes, so spout workers may send while Python workers start.
             self._keeper.attend(run.id, run.topology)
             ended = self._watch.until_end(
-                run, tasks, self._order, partial(self._may_widen, hosts, joining)
+                run, tasks, self._order, partial(self._may_widen, hosts, joining), joining.is_due
             )
         finally:
             self._keeper.attend_none()

@@ -1,4 +1,4 @@
-"""The contract of ``Inboxes``, held against both backends."""
+"""The contract of ``Inboxes``, run over both backends."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_room_is_whole_again_when_nothing_is_left_whatever_the_steps_said(inboxe
     assert (found.tuples, found.bytes) == (0, 0)
 
 
-# -- who may ---------------------------------------------------------------------------------------
+# -- permissions -----------------------------------------------------------------------------------
 
 
 def test_a_run_with_a_lower_number_takes_no_inbox_from_its_successor(inboxes):
@@ -373,8 +373,8 @@ def test_a_fence_before_the_first_append_holds_and_an_append_is_one_itself(inbox
 
 
 def test_drawn_senders_that_are_gone_are_forgotten_and_append_nothing_more(inboxes):
-    """Each process of a spout worker is one. Their appends may come late: what was appended twice
-    would be in a tree twice.
+    """Each process of a spout worker is one sender. Its appends may come late, and a second append
+    of the same tuple would put it into its tree twice.
     """
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"bolt"))
@@ -386,18 +386,18 @@ def test_drawn_senders_that_are_gone_are_forgotten_and_append_nothing_more(inbox
         assert sender.task < gone.task
         some = parcel(b"%d" % number, bounded=False)
         assert put(inboxes, 1, some, sender=sender) == [DONE]
-        # The newest are known: a repeat is one.
+        # The newest senders are known, so a repeat is recognized.
         assert put(inboxes, 1, some, sender=sender) == [REPEATED]
         assert put(inboxes, 2, parcel(b"x", bounded=False), sender=sender) == [DONE]
     assert number_of_senders(inboxes) <= BOUNDS.senders + 2
     assert put(inboxes, 1, parcel(b"gone", bounded=False), sender=gone) == [STALE]
     assert put(inboxes, 2, parcel(b"next", bounded=False), sender=gone) == [STALE]
     assert put(inboxes, 1, parcel(b"late", bounded=False), sender=unused) == [STALE]
-    # Bolt tasks are not forgotten, nor is anything at an inbox that has few senders.
+    # Bolt tasks are never forgotten, and neither is any sender of an inbox with few senders.
     assert put(inboxes, 1, parcel(b"bolt")) == [REPEATED]
     assert put(inboxes, 1, parcel(b"gone", target=TWO), sender=gone) == [DONE]
     assert payloads(take(inbox, tuples=10_000)).count(b"gone") == 1
-    # Another run knows none of them.
+    # Another run knows none of these senders.
     inboxes.adopt("next", [ONE, TWO])
     assert put(inboxes, 1, parcel(b"a", bounded=False), sender=unused, run="next") == [DONE]
 
@@ -584,7 +584,7 @@ def test_drained_entries_are_found_again_until_they_are_discarded(inboxes):
     ]
     a, b = found[0][1]
     inboxes.discard("next", ONE, [a.position])
-    # The driver dies here; its roots were released, its entries not all discarded.
+    # The driver dies here: its roots are released, but not all entries are discarded.
     inboxes.adopt("third", [ONE, TWO])
     assert [(task, payloads(entries)) for task, entries in inboxes.drain("third")] == [
         (ONE, [b"b"]),
@@ -711,7 +711,7 @@ def test_a_beat_says_how_many_tuples_wait_for_a_retry_until_it_says_of_none(inbo
 
 
 def waiting(inbox, *, wait=SOON):
-    """Take in a thread; returns the thread and a list for what becomes of it."""
+    """Take in a thread; return the thread and a list for its result."""
     became = []
 
     def run():
@@ -722,7 +722,7 @@ def waiting(inbox, *, wait=SOON):
 
     thread = threading.Thread(target=run)
     thread.start()
-    # that it waits cannot be seen from outside; if it does not yet, the test holds too
+    # the wait cannot be seen from outside; without it the test holds too
     time.sleep(0.05)
     return thread, became
 

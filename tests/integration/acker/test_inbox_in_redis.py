@@ -1,5 +1,5 @@
-"""Inboxes in a real server: what travels, what wakes which reader, and servers that forget,
-fill up or leave.
+"""Inboxes on a real server: what is sent, which reader is woken, and servers that lose data, fill
+up or go away.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ BOUNDS = Bounds(tuples=10, bytes=10_000_000)
 
 @pytest.fixture
 def inboxes_on():
-    """``inboxes_on(url, …)``: adopted inboxes of a topology of its own, or of the
-    one that is named.
-    """
+    """``inboxes_on(url, …)``: adopted inboxes of a new topology, or of the named one."""
     made = []
 
     def make(*urls, topology=None):
@@ -130,7 +128,7 @@ def test_a_full_server_refuses_spouts_and_lets_everything_else_pass(inboxes_on, 
 def test_a_full_server_takes_output_of_bolts_into_inboxes_that_hold_nothing(
     inboxes_on, server, client
 ):
-    """So the last bolts of a topology go on, then those before them: nothing waits for itself."""
+    """The last bolts of a topology go on first, then those before them, so there is no deadlock."""
     inboxes = inboxes_on(server.url)
     inbox = opened(inboxes)
     client.config_set("maxmemory", 1)
@@ -155,8 +153,7 @@ def test_a_wake_up_that_an_older_attempt_took_away_reaches_the_newer_one(
     older = opened(inboxes)
     newer = opened(inboxes)
 
-    # As if the older one had looked before it was replaced, and waits only now, in front
-    # of the newer one.
+    # The older attempt looked before it was replaced, and waits only now, ahead of the newer one.
     def wait_for_waiting(count):
         wait_until(lambda: client.info("clients")["blocked_clients"] == count, 10, "a wait")
 
@@ -186,7 +183,7 @@ def test_inboxes_on_a_server_that_is_not_theirs_any_more_are_drained(inboxes_on,
     put(before, 1, parcel(b"a"), parcel(b"b", target=TWO))
     after = RedisInboxes(RedisServers([redis_url, other]), before._name, BOUNDS)
     after.adopt("next", [ONE, TWO])
-    # Of the two tasks 1 stays on the first server, 7 goes to the second.
+    # Of the two tasks, 1 stays on the first server and 7 goes to the second.
     put(after, 1, parcel(b"c", target=TWO), run="next")
     found = after.drain("next")
     assert [(task, payloads(entries)) for task, entries in found] == [
@@ -287,7 +284,7 @@ def test_scripts_that_the_server_forgot_are_sent_again_and_nothing_happens_twice
     client.script_flush()
     with closing(RedisInboxes(RedisServers([server.url]), "another")) as other:
         put(other, 1, parcel(b"z"))
-    # The server knows the append again and not the seal: the whole batch is repeated.
+    # The server recognizes the append but not the seal, so the whole batch is repeated.
     appends = inboxes.append(RUN, FIRST, 2, [parcel(b"b")])
     replies = perform_all([inbox.seal(covering(2, taken)), *appends, inbox.finish(2)])
     assert replies == [True, Appended.REPEATED, True]
@@ -318,7 +315,7 @@ def test_calls_whose_replies_were_lost_take_effect_once(inboxes_on, redis_url):
         taken = take(inbox)
         assert commit(inbox, 1, taken)
         proxy.lose_next()
-        # The reply says that it was repeated, by the client itself.
+        # According to the reply, the client itself repeated the call.
         assert put(inboxes, 2, parcel(b"b")) == [Appended.REPEATED]
         proxy.lose_next()
         taken = take(inbox)

@@ -1,4 +1,4 @@
-"""The contract of ``Inboxes`` about lines, held against both backends."""
+"""The contract of lines in ``Inboxes``, run over both backends."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_claim_whose_reply_was_lost_is_repeated_and_claims_nothing_more(inboxe
     attempt = inboxes.draw(RUN, FOUR[0])
     inbox = inboxes.open(RUN, FOUR[0], attempt, LINE)
     first = take(inbox, claims=1)
-    # As the client does that never heard of the first call: the position has not moved.
+    # The client missed the reply of its first call: the position has not moved.
     again = inboxes.open(RUN, FOUR[0], attempt, LINE)
     assert take(again, claims=1) == first
     assert inboxes.figures([LINE])[LINE].tuples == 1
@@ -171,7 +171,7 @@ def test_what_was_not_begun_goes_back_to_the_head_of_the_line_once(inboxes, task
     put(inboxes, 1, at_line(b"four", b"one", b"last", tuples=[4, 1, 1]))
     four, one = take(tasks[0], claims=5)
     rests = [
-        # Its first two tuples are executed, or were.
+        # The line's first two tuples have been executed.
         Rest(position=four.position, first=2, done=b"\x0c"),
         Rest(position=one.position, first=0),
     ]

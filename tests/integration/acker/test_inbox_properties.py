@@ -1,5 +1,5 @@
-"""Random senders, attempts, runs and repeats, at inboxes and at a line that two tasks claim from:
-those in Redis answer as those in memory do, to every call.
+"""Random senders, attempts, runs and repeats, on inboxes and on a line shared by two tasks: Redis
+answers every call as memory does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.scripts import RedisServers
 
 BOUNDS = Bounds(tuples=8, bytes=60)
-# Two that share a line, on one server.
+# Two tasks that share a line, on one server.
 SHARING = FOUR[:2]
 LINE = line_of(SHARING)
 TASKS = [ONE, TWO, *SHARING]
@@ -46,14 +46,12 @@ class Attempt:
     number: int
     inboxes: tuple[Any, Any]
     taken: list[str] = field(default_factory=list)
-    # As memory has them: claimed, and not given back.
+    # Entries as in memory: claimed, and not given back.
     claimed: list[Entry] = field(default_factory=list)
 
 
 class Twins(RuleBasedStateMachine):
-    """Makes each call in memory and in Redis, there twice as often as not, and compares
-    what becomes of it.
-    """
+    """Makes each call in memory and in Redis, often twice there, and compares the results."""
 
     url: str
 
@@ -62,13 +60,13 @@ class Twins(RuleBasedStateMachine):
         urls = [self.url, f"{self.url.rpartition('/')[0]}/1"][:servers]
         self.oracle = MemoryInboxes(BOUNDS)
         self.redis = RedisInboxes(RedisServers(urls), f"twins-{uuid.uuid4().hex}", BOUNDS)
-        # Of each task: from memory to Redis.
+        # Positions of each task, from memory to Redis.
         self.positions: dict[int, dict[str, str]] = defaultdict(dict)
         self.runs: list[str] = []
         self.attempts: list[Attempt] = []
         self.numbers: dict[tuple[int, str], int] = {}
         self.chunks = 0
-        # Claimed entries that went back in part: another attempt at the task knows that.
+        # Claimed entries of which a part was given back, which another attempt at the task knows.
         self.gone_in_part: set[tuple[int, str]] = set()
         self.adopt(TARGETS, again=False)
 
@@ -78,7 +76,7 @@ class Twins(RuleBasedStateMachine):
 
     # -- calls -------------------------------------------------------------------------------------
 
-    # Mostly all of them, in the same run: without a line there is nothing to claim.
+    # Mostly all tasks, in the same run: without a line nothing can be claimed.
     @rule(
         tasks=st.just(TARGETS) | st.lists(A_TARGET, unique=True, min_size=1),
         again=st.sampled_from([True, True, True, False]),
@@ -91,7 +89,7 @@ class Twins(RuleBasedStateMachine):
     @rule(task=A_TASK, old=st.booleans())
     def open(self, task, old):
         run = self.runs[0 if old else -1]
-        # Once only: a repeat draws another number.
+        # Not repeated, because a repeat would draw another number.
         number = self.both(lambda inboxes: inboxes.draw(run, task), repeat=False)
         if isinstance(number, int):
             self.reopen(run, task, number)
@@ -168,7 +166,7 @@ class Twins(RuleBasedStateMachine):
     )
     def take(self, which, tuples, size, claims, more):
         attempt = self.attempts[-1 - which % len(self.attempts)]
-        # Once only: the second call of one inbox object is another call.
+        # Not repeated, because a second call on one inbox object is a different call.
         found = self.compared(
             attempt, lambda inbox: take(inbox, tuples, size, claims=claims, more=more)
         )
@@ -305,8 +303,8 @@ class Twins(RuleBasedStateMachine):
         return mine
 
     def perform(self, pair):
-        """In Redis twice, as redis-py does when a reply is lost: the second reply is that of a
-        repeat in memory.
+        """Perform twice in Redis, as redis-py does when a reply is lost: the second reply is that
+        of a repeat in memory.
         """
         mine = [self.outcome(pair[0].perform), self.outcome(pair[0].perform)]
         theirs = [self.outcome(pair[1].perform), self.outcome(pair[1].perform)]
@@ -318,7 +316,7 @@ class Twins(RuleBasedStateMachine):
         return found[0]
 
     def same(self, task, found):
-        """The same entries, with positions that go together."""
+        """Compare entries, and map their positions to each other."""
         mine, theirs = found
         if StaleAttemptError in found:
             assert mine is theirs

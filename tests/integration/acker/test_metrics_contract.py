@@ -1,4 +1,4 @@
-"""The contract of ``Metrics``, held against both backends."""
+"""The contract of ``Metrics``, run over both backends."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)
 
 @pytest.fixture
 def clock():
-    # A slot of each window begins then.
+    # A slot of each window begins at this time.
     return Clock(1_000 * 86_400.0)
 
 
 @pytest.fixture(params=["memory", "redis"])
 def metrics(request, clock):
-    """Its windows of errors last for as long as a test, if that is ten seconds."""
+    """The error windows last as long as the test, if that is ten seconds."""
     if request.param == "memory":
         yield MemoryMetrics(clock)
         return
@@ -125,7 +125,7 @@ def test_a_call_whose_reply_was_lost_is_counted_once(redis_url, lost):
         metrics = RedisMetrics(proxy.url, f"metrics-{uuid.uuid4().hex}")
         metrics.add("split", 1, {"executed": 1})
         proxy.lose_next(lost)
-        if lost == 1:  # the client repeats it by itself, twice
+        if lost == 1:  # the client itself repeats the call twice
             metrics.add("split", 1, {"executed": 1000})
         else:
             with pytest.raises(RedisUnavailableError):

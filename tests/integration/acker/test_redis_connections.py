@@ -1,6 +1,4 @@
-"""The clients of one process share their connections, and the last one that is
-closed closes them.
-"""
+"""The clients of one process share their connections, which are closed with the last client."""
 
 from contextlib import closing
 from datetime import timedelta
@@ -16,7 +14,7 @@ from tiercel.acker.redis.errors import translated
 
 def test_the_last_client_closes_what_all_of_them_shared(redis):
     server = redis()
-    # Other timeouts, other connections: this one only looks.
+    # Another timeout means separate connections; this client only observes.
     observer = connect(server.url, socket_timeout=timedelta(seconds=9))
 
     def connections():
@@ -41,15 +39,15 @@ def test_the_last_client_closes_what_all_of_them_shared(redis):
 
 @pytest.mark.embedded
 def test_a_wrong_password_of_the_sentinels_is_refused_and_no_connection_to_them_stays_open():
-    """Both are why tiercel asks the Sentinels itself: redis-py's pool says "no primary found", and
-    keeps its connections.
+    """tiercel asks the Sentinels itself for both reasons: redis-py's pool says "no primary found",
+    and keeps its connections open.
     """
     with WatchedRedis() as watched:
         connected = connect(watched.url)
         assert connected.ping()
         for sentinel in watched.sentinels:
             with closing(connect(sentinel.url)) as observer:
-                # Its own, and those of the two other Sentinels.
+                # Expect the observer's connection and those of the two other Sentinels.
                 others = [
                     each
                     for each in observer.client_list()

@@ -1,4 +1,4 @@
-"""Effects on a real Redis: alone, together, with errors, and where scripts are forgotten."""
+"""Effects on a real Redis: alone, in one round trip, with errors, and with flushed scripts."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ def test_servers_by_number_are_one_object_each(redis_url):
         RedisServers([])
 
 
-# -- one after the other, each only if the one before was taken ------------------------------------
+# -- in sequence, each only if the one before succeeded --------------------------------------------
 
 
 def mark(server, key, what, reply="1"):
-    """Note ``what`` and reply; 1 lets the next call be made."""
+    """Record ``what`` and reply; the reply 1 allows the next call."""
     text = (
         "#!lua flags=allow-oom\nredis.call('RPUSH', KEYS[1], ARGV[#ARGV]) if true then return "
         f"{reply} end\nreturn 7"

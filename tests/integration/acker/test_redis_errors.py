@@ -1,9 +1,8 @@
-"""Every store meets every error of Redis and of its client: it retries or refuses, the same as all
-others, and says what to do.
+"""Every store meets every error of Redis and of its client: all stores agree on retry or refusal,
+and say what to do.
 
-Errors that a server sends come from a server: real ones where they can be provoked (at the
-end), else one that says nothing else. Errors that the client makes up itself are raised where
-it takes a connection.
+Server errors come from a server: a real one if it can be provoked (at the end), else one that
+replies with nothing but the error. Client errors are raised when a connection is taken.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def feed_calls(url: str) -> tuple[Any, Calls]:
         feed="feed", mark="mark", reader="reader", registered="registered", noted=Noted()
     )
     server = FeedServer(server=RedisServer(url), marks_ms=0, shards=[shard])
-    server.server._checked = True  # else every call would fail in the look at the version
+    server.server._checked = True  # otherwise every call would fail in the version check
     return server.server, {"open": server.open, "read": lambda: server.read(0.0)}
 
 
@@ -309,7 +308,7 @@ def saying() -> Iterator[SayingRedis]:
 
 
 def without_the_look_at_the_version(store: Any) -> None:
-    """Else every call would fail in that."""
+    """Skip the version check, in which every call would fail."""
     servers = getattr(store, "_servers", None)
     if servers is not None:
         for server in servers._servers.values():
@@ -354,7 +353,7 @@ def some_of(calls: Calls, *names: str) -> Calls:
     return {name: calls[name] for name in names}
 
 
-# Calls that write, some of every kind: by a script, a pipeline, a transaction, one command.
+# Calls that write, at least one of each kind: by a script, a pipeline, a transaction, one command.
 WRITING = {
     "ledger": ("register",),
     "metrics": ("add", "report"),
@@ -410,13 +409,13 @@ def test_a_replica_that_may_not_show_old_data_makes_every_store_wait(redis):
                     check({name: calls[name]}, Expected("MASTERDOWN", RETRY, "primary runs"))
 
 
-@pytest.mark.embedded  # reaches into the server's own folder
+@pytest.mark.embedded  # needs the server's own folder
 def test_a_server_that_cannot_save_takes_no_writes_of_any_store(redis):
     server = redis()
     with closing(connect(server.url)) as client:
         client.config_set("save", "1 1")
         client.set("something", "to save")
-        # A folder stands where the file should be.
+        # A folder has the place of the file.
         place = (
             Path(client.config_get("dir")["dir"]) / client.config_get("dbfilename")["dbfilename"]
         )
@@ -495,9 +494,9 @@ def test_a_key_of_another_kind_is_refused_with_what_to_do(redis_url):
         client.delete(key)
 
 
-@pytest.mark.embedded  # a container's replica does not reach its primary at the published port
+@pytest.mark.embedded  # a container's replica cannot reach its primary at the published port
 def test_a_server_that_is_loading_makes_every_store_wait(redis):
-    """A replica loads what its primary has when it begins to follow it; here slowly."""
+    """A replica loads its primary's data when it begins to follow it; here it loads slowly."""
     primary = redis()
     server = redis()
     login, _, where = primary.url.removeprefix("redis://:").partition("@")
@@ -508,7 +507,7 @@ def test_a_server_that_is_loading_makes_every_store_wait(redis):
             for number in range(2_000):
                 pipeline.set(f"key-{number}", secrets.token_bytes(2000))  # cannot be compressed
             pipeline.execute()
-        # Forty seconds for all keys, and a look at what clients say after each.
+        # All keys take forty seconds, and clients are served after each.
         client.config_set("key-load-delay", 20_000)
         client.config_set("loading-process-events-interval-bytes", 1024)
         client.config_set("masterauth", login)
@@ -530,7 +529,8 @@ def test_a_server_that_is_loading_makes_every_store_wait(redis):
         ):
             kept, calls = STORES[store](server.url)
             with closing(kept):
-                # A script with flags is refused as a write to a replica, before that is looked at.
+                # Redis refuses a script with flags as a write to a replica before it checks for
+                # loading.
                 said = "reads its data|takes no writes now"
                 check({name: calls[name]}, Expected("LOADING", RETRY, said))
         client.config_set("key-load-delay", 0)

@@ -1,4 +1,4 @@
-"""Tracebacks among the ``Metrics``, held against both backends."""
+"""Tracebacks in ``Metrics``, run over both backends."""
 
 from __future__ import annotations
 

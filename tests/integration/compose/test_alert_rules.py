@@ -1,5 +1,5 @@
-"""The alert rules as Prometheus' own ``promtool`` evaluates them: each alert is raised by its
-condition, once, and by nothing else.
+"""The alert rules in Prometheus' own ``promtool``: each alert fires on its condition, once, and on
+nothing else.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RULES = {
     if "alert" in rule
 }
 EVERY_S = 15
-# Samples before something breaks, and after.
+# Number of samples before the fault and after it.
 BEFORE = 80
 AFTER = 400
 BROKEN_AT_S = BEFORE * EVERY_S
-# An alert is raised within this time after its condition has held for long enough.
+# An alert fires within this time after its condition has held for long enough.
 WITHIN_S = 60
 KINDS = sorted(
     set(re.findall(r"[a-z_]+", " ".join(re.findall(r'kind=~?"([^"]+)"', RULES_FILE.read_text()))))
@@ -52,18 +52,18 @@ def steady(value: float) -> str:
 
 
 def then(before: float, after: float, grows: float = 0) -> str:
-    """Return a gauge that changes when something breaks."""
+    """Return a gauge that changes at the fault."""
     return f"{before}+0x{BEFORE - 1} {after}+{grows}x{AFTER}"
 
 
 def counter(before: float, after: float) -> str:
-    """Return a counter that grows by this much per sample before and after."""
+    """Return a counter that grows by these steps per sample, before and after the fault."""
     at = before * BEFORE
     return f"0+{before}x{BEFORE - 1} {at}+{after}x{AFTER}"
 
 
 def gone(value: float) -> str:
-    """Return a gauge that vanishes."""
+    """Return a gauge that vanishes at the fault."""
     return f"{value}+0x{BEFORE - 1} stale _x{AFTER}"
 
 
@@ -83,7 +83,7 @@ def bucket(le: str, topology: str = "a") -> str:
 
 
 def working(topology: str) -> Series:
-    """Return what a topology shows that works well; queue q is another topology's too."""
+    """Return the series of a healthy topology; queue q belongs to another topology too."""
     spout = {"spout": "s"}
     task = {"component": "b", "task": "2"}
     queue = {"queue": "q"}
@@ -120,18 +120,18 @@ HEALTHY: Series = {
 
 
 def on_both(metric: str, values: str) -> Series:
-    """Return a series of queue q, as both topologies show it."""
+    """Return a series of queue q as both topologies export it."""
     return {of(metric, topology, queue="q"): values for topology in "ab"}
 
 
 def vanished(*but: str) -> Series:
-    """Return all series of topologies as gone, but those that begin so."""
+    """Let all series of topologies vanish, except series with these prefixes."""
     return {name: gone(0) for name in HEALTHY if name.startswith("tiercel_")} | {
         name: HEALTHY[name] for name in HEALTHY if name.startswith(but)
     }
 
 
-# What breaks, and the only alert that it raises.
+# Each fault, and the only alert that it raises.
 BREAKS: Mapping[str, tuple[str, Series]] = {
     "all processes end": (
         "TiercelNothingRuns",
@@ -227,7 +227,7 @@ BREAKS: Mapping[str, tuple[str, Series]] = {
 
 
 def case(name: str, series: Series, firing: Mapping[int, tuple[str, ...]]) -> dict[str, Any]:
-    """Return a test of promtool: at each time, in seconds, these alerts fire, each once."""
+    """Return a test case of promtool: at each time, in seconds, these alerts fire, each once."""
     return {
         "name": name,
         "interval": f"{EVERY_S}s",
@@ -255,7 +255,7 @@ def broken(name: str, alert: str, series: Series) -> dict[str, Any]:
 
 
 def passing(name: str, alert: str, series: Series) -> dict[str, Any]:
-    """Return the case of a condition that is over before its time is up."""
+    """Return a case in which the condition ends before the alert is due."""
     lasts = seconds(RULES[alert]["for"]) // EVERY_S - 1
     brief = {
         each: f"0+0x{BEFORE - 1} 1+0x{lasts - 1} 0+0x{AFTER}"
@@ -275,7 +275,7 @@ def promtool() -> str:
 
 
 def evaluated(promtool: str, folder: Path, cases: list[dict[str, Any]]) -> None:
-    """Run promtool, which must find every case as it should be."""
+    """Run promtool, which must pass every case."""
     whole = {
         "rule_files": [str(RULES_FILE)],
         "evaluation_interval": f"{EVERY_S}s",
@@ -321,7 +321,7 @@ def test_a_finding_that_is_over_in_time_raises_none(promtool, tmp_path):
 
 
 def test_a_topology_can_have_a_target_of_its_own(promtool, tmp_path):
-    """As docs/runbook.md says."""
+    """docs/runbook.md describes this setting."""
     runbook = (RULES_FILE.parents[1] / "docs/runbook.md").read_text()
     own = re.search(r"expr: >-\n((?: +\S.*\n)+)", runbook)
     assert own is not None
@@ -359,7 +359,7 @@ def test_a_topology_can_have_a_target_of_its_own(promtool, tmp_path):
 
 
 def test_a_text_names_what_it_is_about(promtool, tmp_path):
-    """Templates ask Prometheus for the topologies of a queue, and for a target."""
+    """Templates query Prometheus for the topologies of a queue, and for a target."""
     at = BROKEN_AT_S + 3600
     noted = {
         "TiercelNoConsumers": "No spout worker consumes q, and a b is active",

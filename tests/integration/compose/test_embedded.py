@@ -35,7 +35,7 @@ pytestmark = pytest.mark.embedded
 
 
 def alive(pid: int) -> bool:
-    """A zombie that has not been reaped yet is dead."""
+    """A zombie that has not been reaped yet counts as dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -168,7 +168,7 @@ def test_no_process_and_no_folder_is_left_when_the_parent_is_killed() -> None:
     folders = [Path(folder) for folder in done.stdout.split()]
     assert len(folders) == 2
     for folder in folders:
-        # Every helper of the servers has the folder in its environment or on its command line.
+        # Every helper process of the servers has the folder in its environment or command line.
         wait_until(
             lambda folder=folder: not processes_with(str(folder)),
             10,
@@ -188,7 +188,7 @@ def test_closing_leaves_no_process_and_no_folder() -> None:
 
 def test_a_server_that_cannot_start_shows_its_last_log_lines() -> None:
     server = EmbeddedRedis()
-    server._password = '"'  # an unbalanced quote in its configuration
+    server._password = '"'  # an unbalanced quote in the path would break its configuration
     with pytest.raises(
         ServiceStartError, match=r"(?s)Redis ended while it started.*FATAL CONFIG FILE ERROR"
     ):
@@ -225,12 +225,12 @@ while True:
 
 @contextmanager
 def thief(port: int) -> Iterator[list[str]]:
-    """Have another user listen on a port; the list has what it heard, once it has ended."""
+    """Let another user listen on a port; after the block, the list has the lines it received."""
     prefix = root_prefix()
     if prefix is None:
         pytest.skip("only root can be another user")
     someone = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    # An interpreter of a user may lie where no other user comes.
+    # A user's interpreter may be in a folder that other users cannot enter.
     argv = [*prefix, *someone, "/usr/bin/env", "python3", "-c", THIEF, str(port)]
     heard: list[str] = []
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/", env=PLAIN) as process:
@@ -345,10 +345,10 @@ def test_a_start_is_broken_off_at_once_and_the_next_one_begins_with_whole_data(
     threading.Timer(1, stop).start()
     with pytest.raises(ServiceStoppedError), EmbeddedServices(tmp_path, stopped):
         pass
-    # To begin and to end in order takes them longer than that on a machine that does nothing else.
+    # A complete start and an orderly stop take longer than this even on an idle machine.
     assert time.monotonic() - stopped_at[0] < 5
     wait_until(lambda: not processes_with(str(tmp_path)), 10, "no process is left")
-    # The broker makes its user when it begins; a folder where it had begun, but not made it, would
-    # refuse every login.
+    # The broker creates its user at its first start; in a folder of a start without it, every login
+    # would be refused.
     with EmbeddedServices(tmp_path) as services, plain_channel(services.amqp_url) as channel:
         channel.queue_declare("q", durable=True)

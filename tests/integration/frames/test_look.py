@@ -1,4 +1,4 @@
-"""A look at a queue shows what is there, and leaves it there."""
+"""Inspecting a queue shows its messages and leaves them there."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_bound_shows_the_oldest(amqp_url, queue, look):
 def test_a_bound_of_bytes_shows_the_oldest(amqp_url, queue, look):
     put(amqp_url, queue, *[bytes(1_000)] * 30)
     wait_ready(amqp_url, queue, 30)
-    # With their properties, the first four have more than 4,000 bytes.
+    # With their properties, the first four exceed 4,000 bytes.
     assert len(look(maxBytesPerTrigger="4500")) == 5
     wait_ready(amqp_url, queue, 30)
 
@@ -114,7 +114,7 @@ def test_a_message_that_one_more_look_would_end_is_left_alone(amqp_url, look):
     fill(amqp_url, name, 1)
     assert [len(look(queue=name)) for _ in range(2)] == [1, 1]
     if version(amqp_url) >= (4, 3):
-        # There a look does not count.
+        # On this version inspecting does not count as a delivery.
         assert [len(look(queue=name)) for _ in range(8)] == [1] * 8
         wait_ready(amqp_url, name, 1)
         return

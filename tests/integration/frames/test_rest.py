@@ -1,4 +1,4 @@
-"""Triggers that are farther apart than RabbitMQ lets a message be held, on a real broker."""
+"""Triggers farther apart than RabbitMQ's consumer timeout, on a real broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tiercel.frames.readers import RabbitMQStreamReader
 
 @pytest.fixture
 def queue(impatient):
-    """A quorum queue as RabbitMQ 4 makes them: what came back often is not kept."""
+    """A quorum queue with RabbitMQ 4's default of a delivery limit."""
     name = unique()
     arguments = {"x-queue-type": "quorum", "x-delivery-limit": 2}
     with plain_channel(impatient.url) as channel:
@@ -42,7 +42,7 @@ def reader(impatient, queue, monkeypatch):
 
 
 def asked_until_something_came(reader, start):
-    """The bodies of the first trigger after a rest that has any.
+    """Return the bodies of the first trigger after a rest that has any.
 
     A trigger may come before RabbitMQ has delivered anything to the new consumer.
     """
@@ -56,7 +56,9 @@ def asked_until_something_came(reader, start):
 @pytest.mark.rest
 @pytest.mark.embedded
 def test_messages_that_wait_for_the_next_trigger_meet_no_consumer_timeout(impatient, queue, reader):
-    """As with a trigger per day: they would come back every half an hour, until they are dead."""
+    """With one trigger per day, they would otherwise be redelivered every half hour until
+    dead-lettered.
+    """
     start = reader.initialOffset()
     assert reader.latestOffset(start, None) == start
     put(impatient.url, queue, b"a", b"b")

@@ -24,7 +24,7 @@ def queue(amqp_url):
 
 @pytest.fixture
 def exchange(amqp_url, queue):
-    """An exchange from which the routing key ``new`` leads to the queue."""
+    """An exchange that routes the key ``new`` to the queue."""
     name = unique("exchange")
     with plain_channel(amqp_url) as channel:
         channel.exchange_declare(name, "direct")

@@ -46,7 +46,7 @@ def make(amqp_url, queue):
 
 
 def latest(reader, start):
-    """Ask until there is more than ``start``."""
+    """Ask until the latest offset is beyond ``start``."""
     return wait_until(
         lambda: (end := reader.latestOffset(start, None)) != start and end, 20, "a new offset"
     )
@@ -78,7 +78,7 @@ def test_messages_of_a_batch_that_is_not_committed_are_given_back_at_the_end(amq
 
 
 def test_headers_count_in_the_bytes_of_a_batch_and_of_all_that_is_held(amqp_url, queue, make):
-    """9,000 messages without a body and with 118 KiB of headers ended the driver at each start."""
+    """9,000 messages without a body but with 118 KiB of headers killed the driver at each start."""
     put(amqp_url, queue, *[b""] * 400, headers={"large": "x" * 100_000})
     wait_ready(amqp_url, queue, 400)
     reader = make(maxBytesPerTrigger="1000000")
@@ -89,7 +89,7 @@ def test_headers_count_in_the_bytes_of_a_batch_and_of_all_that_is_held(amqp_url,
         batches.append(len(bodies_between(reader, start, end)))
         [consumer] = reader._session._taker._consumers
         assert held_by(consumer).size <= 2 * 16 * 1024 * 1024
-    # One turn may be as large as the mean of the one before allows.
+    # One batch may be as large as the mean of the previous one allows.
     assert max(batches) <= 40
     assert sorted(batches)[len(batches) // 2] <= 20
 
@@ -129,8 +129,8 @@ def test_a_query_that_needs_no_rows_does_not_stand_still(amqp_url, queue, make):
 
 @pytest.fixture
 def taken(amqp_url, monkeypatch):
-    """A queue of three messages whose single active consumer is another one, and that one's
-    channel; a reader waits for two seconds.
+    """A queue of three messages whose single active consumer is another one, and the channel of
+    that consumer; a reader has waited for two seconds.
     """
     monkeypatch.setattr(session, "_FIRST_S", 2.0)
     name = unique()
@@ -171,7 +171,7 @@ def test_what_is_available_now_waits_for_another_consumer_and_says_so(taken, mak
 
 
 def test_as_spark_4_1_calls_it(amqp_url, queue, make):
-    """Without a start, and with the checkpoint's offset told by an empty range."""
+    """Spark passes no start, and tells the checkpoint's offset by an empty range."""
     put(amqp_url, queue, b"a")
     reader = make()
     old = {"reader": "0123456789abcdef", "messages": 7}
@@ -199,8 +199,9 @@ def test_a_replay_after_the_session_began_is_empty_too(make):
 
 
 def test_what_is_available_now_ends_after_a_restart_too(amqp_url, queue, make, monkeypatch):
-    """The number of messages that are still to be read does not depend on those read before."""
-    # A batch ends where no message comes for a moment, on a busy machine in its middle.
+    """The number of messages still to read does not depend on the messages already read."""
+    # A batch ends when no message comes for a moment, which may happen in its middle on a busy
+    # machine.
     monkeypatch.setattr("tiercel.frames.session._PAUSE_S", 1.0)
     put(amqp_url, queue, *[b"%d" % number for number in range(50)])
     wait_ready(amqp_url, queue, 50)

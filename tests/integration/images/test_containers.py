@@ -1,4 +1,4 @@
-"""The containers that the tests run on, themselves."""
+"""The containers that the tests use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ pytestmark = pytest.mark.containers
 
 
 def pytest_generate_tests(metafunc):
-    """Each kind of server that ``--servers`` puts into a container; the others are embedded."""
+    """Run once per kind of server that ``--servers`` puts into a container; the others are
+    embedded.
+    """
     if "server" in metafunc.fixturenames:
         named = {
             server_named(name).name
@@ -35,7 +37,7 @@ def server(request) -> ContainerServer:
 
 def test_a_server_runs_as_an_ordinary_user_and_all_of_its_processes_do(server):
     assert server.run("id", "-u").strip() != "0"
-    # A health check begins as root, for a moment.
+    # A health check runs as root for a moment.
     wait_until(lambda: server.users() == {server.server.name}, 30, "no process of another user")
 
 

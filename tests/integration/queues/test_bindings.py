@@ -1,4 +1,4 @@
-"""A spout's queue is bound to exchanges, which are made where they are missing."""
+"""A spout's queue is bound to exchanges, which are declared if they are missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiercel.queues.broker.declare import Binding, find_exchange
 
 @pytest.fixture
 def name(amqp_url):
-    """Names an exchange and a queue."""
+    """Return a name for an exchange and a queue."""
     name = unique("events")
     yield name
     with plain_channel(amqp_url) as channel:
@@ -31,7 +31,7 @@ def declared(amqp_url, name, *bindings):
 
 
 def published(amqp_url, name, *keys, headers=None):
-    """Publish a message with each key, then take what has come into the queue."""
+    """Publish a message with each key, then get the messages that reached the queue."""
     with plain_channel(amqp_url) as channel:
         for key in keys:
             body = key.encode() or b"none"

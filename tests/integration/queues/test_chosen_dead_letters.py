@@ -1,5 +1,5 @@
-"""Requeueing chosen dead letters: the others stay, and nothing is lost whenever the process
-that does it dies.
+"""Requeueing chosen dead letters: the others stay, and nothing is lost whenever the requeueing
+process dies.
 """
 
 import signal
@@ -51,7 +51,7 @@ def queue(amqp_url):
 
 
 def ids(amqp_url, queue):
-    """The id of each dead letter, the oldest first."""
+    """Return the ids of the dead letters, the oldest first."""
     return [letter.id for letter in dead_letters.show(amqp_url, queue.name)]
 
 

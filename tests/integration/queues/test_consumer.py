@@ -1,4 +1,4 @@
-"""Consuming and settling on a real broker."""
+"""Consuming, acks and failures on a real broker."""
 
 import time
 from datetime import timedelta
@@ -135,7 +135,7 @@ def test_a_failed_message_waits_for_its_back_off(amqp_url):
         desk.consumer.fail(first.epoch, first.tag)
         desk.ack(second)
         desk.wait_for("acked_to_broker")
-        desk.consumer.ack(first.epoch, first.tag)  # no other thread may settle what is held
+        desk.consumer.ack(first.epoch, first.tag)  # no other thread may settle the held messages
         desk.wait_for("stale")
         assert desk.counts["requeued"] == 0
         assert ready(amqp_url, queue.name) == 0
@@ -301,8 +301,8 @@ def test_bytes_held_stay_near_their_bound_and_everything_comes(amqp_url):
 
 
 def test_headers_count_in_the_bytes_that_are_held(amqp_url):
-    """10,000 messages without a body and with 118 KiB of headers each ended a spout worker of
-    1 GiB at each start.
+    """10,000 messages without a body but with 118 KiB of headers each killed a spout worker of 1
+    GiB at each start.
     """
     queue = filled(amqp_url)
     put(amqp_url, queue.name, *[b""] * 100, headers={"large": "x" * 100_000})
@@ -416,7 +416,7 @@ def test_a_foreign_queue_that_would_delete_what_comes_back_too_often_loses_nothi
                 or not ready(amqp_url, name)
             )
         )
-        # unlike nack, a failure for RabbitMQ 4.3 too
+        # unlike a nack, this counts as a failure on RabbitMQ 4.3 too
         desk.on_channel(lambda channel: channel.close())
         assert desk.consumer.stop(SECONDS)
     with Desk(amqp_url, name) as desk:

@@ -1,4 +1,4 @@
-"""Faults that a consumer survives: each thing that RabbitMQ or the network can do to it."""
+"""Faults of RabbitMQ and the network that a consumer survives."""
 
 import random
 import threading
@@ -120,8 +120,8 @@ def test_a_broker_consumer_that_is_gone_without_a_word_is_noticed(amqp_url):
     queue = filled(amqp_url, b"a")
     with Desk(amqp_url, queue) as desk:
         desk.next()
-        # Its first message makes the consumer subscribe anew, for more of them. Only what is
-        # subscribed can be lost.
+        # At its first message the consumer subscribes anew, with a larger prefetch. Only a
+        # subscription can be lost.
         lost = threading.Event()
 
         def lose(channel):
@@ -236,7 +236,7 @@ def test_settling_while_the_channel_closes_ends_no_thread(amqp_url, caplog):
         failed, acked, given_back, odd = desk.take(4)
 
         def settle(channel):
-            channel.close()  # until the broker answers it is closing
+            channel.close()  # the channel is closing until the broker answers
             desk.consumer.fail(failed.epoch, failed.tag)
             desk.consumer.ack(acked.epoch, acked.tag)
             desk.consumer.dead_letter(odd.epoch, odd.tag, "odd")
@@ -262,7 +262,7 @@ def test_an_error_of_ours_on_the_io_thread_costs_a_connection_and_no_more(amqp_u
         assert desk.next().epoch == 1
         desk.consumer._link.call(lambda: 1 / 0)
         assert desk.next().epoch == 2
-        # as one of pika's own
+        # as one of pika's own errors
         desk.on_channel(lambda channel: channel.connection.ioloop.call_later(0, lambda: 1 / 0))
         delivery = desk.next()
         assert delivery.epoch == 3

@@ -1,4 +1,4 @@
-"""Looking at dead letters, putting them back, throwing them away; and depths."""
+"""Showing, requeueing and deleting dead letters; and depths."""
 
 import threading
 from contextlib import ExitStack, contextmanager
@@ -49,8 +49,8 @@ def queue(amqp_url):
 
 @contextmanager
 def standing_still(broker, name):
-    """The leader of a quorum queue does not answer meanwhile, or until the function that it
-    yields is called.
+    """Make the leader of a quorum queue hang during the block, or until the yielded function is
+    called.
     """
 
     def order(what):
@@ -95,7 +95,7 @@ def test_show_stops_at_its_limit_and_looks_at_the_same_ones_again(amqp_url, queu
 
 @pytest.mark.parametrize("limit", [12, 20])
 def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit, monkeypatch):
-    """To the broker each of some ways to get a message is a consumer, and it sorts their names."""
+    """The broker treats each of several gets as a consumer, and sorts them by name."""
     monkeypatch.setattr(dead_letters, "SORTED", 1)
     put(amqp_url, queue.dead, *BODIES)
     wait_ready(amqp_url, queue.dead, 20)
@@ -117,7 +117,7 @@ def test_a_look_that_ends_early_deletes_none_of_those_that_came_with_the_last(am
     put(amqp_url, f"{name}.dead", *BODIES)
     wait_ready(amqp_url, f"{name}.dead", 20)
     third = dead_letters.show(amqp_url, name, limit=4)[2].id
-    for _ in range(10):  # the fourth comes with it, and is not looked at
+    for _ in range(10):  # the fourth comes with it, and is not examined
         assert dead_letters.look_for(amqp_url, name, third) is not None
     assert dead_letters.requeue_chosen(amqp_url, name, [third]) == [third]
     wait_ready(amqp_url, f"{name}.dead", 19)
@@ -181,7 +181,8 @@ def test_requeued_messages_are_like_new(amqp_url, queue):
 @pytest.mark.parametrize(
     "headers",
     [
-        # RabbitMQ's own, and ours without what an earlier version did not write.
+        # RabbitMQ's own headers, and ours without the headers that an earlier version did not
+        # write.
         {"x-death": [{"reason": "delivery_limit", "time": datetime(2026, 1, 2, tzinfo=UTC)}]},
         {"x-tiercel-died": "2026-01-02T00:00:00+00:00"},
         {"x-tiercel-since": "1767312000", "x-tiercel-died": "2026-03-04T00:00:00+00:00"},
@@ -249,7 +250,7 @@ def test_a_full_queue_is_waited_for_and_told_in_the_end(amqp_url, monkeypatch):
 
     def free():
         wait_ready(amqp_url, name, 1)
-        with plain_channel(amqp_url) as channel:  # one: the next may be there at once
+        with plain_channel(amqp_url) as channel:  # one message: the next may be there at once
             assert channel.basic_get(name, auto_ack=True)[2] == b"a"
 
     freed = threading.Timer(1, free)
@@ -332,7 +333,7 @@ def test_depths_count_what_waits_and_what_is_dead(amqp_url, queue):
             name=plain, ready=0, unacked=None, delayed=None, consumers=0, dead_lettered=None
         ),
     ]
-    # A quorum queue counts what it has confirmed a moment later.
+    # A quorum queue counts confirmed messages a moment later.
     wait_until(lambda: depths(amqp_url, [queue.name, plain]) == expected)
 
 
@@ -342,8 +343,7 @@ def test_depths_of_a_queue_with_consumers(amqp_url, queue):
         first = desk.next()
         wait_until(lambda: depths(amqp_url, [queue.name])[0].consumers >= 1)
         desk.ack(first)
-        # RabbitMQ counts the consumer that ours began with until its last
-        # message is settled.
+        # RabbitMQ counts our first consumer until its last message is settled.
         wait_until(lambda: depths(amqp_url, [queue.name])[0].consumers == 1)
     assert depths(amqp_url, [queue.name])[0].ready == 0
 
@@ -411,9 +411,7 @@ def test_from_4_3_on_looking_does_not_even_count(amqp_url, queue):
 def test_looking_never_deletes_a_letter_whatever_delivery_limit_its_queue_has(
     shared_rabbitmq, limit, by
 ):
-    """None: as declared by tiercel under RabbitMQ 3.10, which has a limit of 20 after
-    the upgrade to 4.
-    """
+    """None: as tiercel declared it under RabbitMQ 3.10; after the upgrade to 4 the limit is 20."""
     url = shared_rabbitmq.url
     name = unique()
     arguments = {"x-queue-type": "quorum"}

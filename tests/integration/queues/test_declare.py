@@ -1,4 +1,4 @@
-"""Declarations of queues, on a real broker."""
+"""Declaring queues on a real broker."""
 
 import logging
 import re
@@ -45,7 +45,7 @@ from tiercel.queues.retry import NO_WAIT, BrokerLimit
 
 
 def read(amqp_url, queue):
-    """Declare it as a spout worker does, which reads it."""
+    """Declare the queue as the spout worker that reads it."""
     address = Address.parse(amqp_url)
     with connected(address, "test") as connection:
         return declare_work_queue(connection, address, queue)

@@ -1,6 +1,4 @@
-"""Faults as long as a consumer timeout, and faults that repeat: no message is dead-lettered that
-did nothing wrong.
-"""
+"""Faults as long as a consumer timeout, and repeated faults: no innocent message dies."""
 
 import time
 from datetime import timedelta
@@ -35,7 +33,7 @@ def filled(amqp_url, count=COUNT, **settings):
 
 
 def process_all(stage):
-    """Ack each message at once, until all are gone."""
+    """Ack each message at once until none is left."""
     while stage.counts["acked_to_broker"] < COUNT:
         stage.spout.next_tuple(stage)
         while stage.emitted:
@@ -45,7 +43,7 @@ def process_all(stage):
 @pytest.mark.rest
 @pytest.mark.embedded
 def test_a_spout_of_which_nothing_is_expected_meets_no_consumer_timeout(impatient):
-    """As over a weekend without a driver."""
+    """For example over a weekend without a driver."""
     queue = filled(impatient.url)
     with Stage(impatient.url, QueueSpout(queue.name)) as stage:
         wait_until(lambda: stage.counts["delivered"])
@@ -61,9 +59,9 @@ def test_a_spout_of_which_nothing_is_expected_meets_no_consumer_timeout(impatien
 @pytest.mark.rest
 @pytest.mark.embedded
 def test_consumer_timeouts_bury_no_message_however_many_there_are(impatient):
-    """Messages that a worker holds, for it is not told to expect fewer.
+    """A worker holds messages because it is not told to expect fewer.
 
-    They come back more often than they may fail.
+    They are redelivered more often than they may fail.
     """
     queue = filled(impatient.url, delivery_limit=2)
     with Stage(impatient.url, QueueSpout(queue.name, delivery_limit=2)) as stage:
@@ -76,7 +74,7 @@ def test_consumer_timeouts_bury_no_message_however_many_there_are(impatient):
 @pytest.mark.rest
 @pytest.mark.embedded
 def test_slow_work_meets_no_consumer_timeout(impatient):
-    """As one message in two seconds, for hours."""
+    """For example one message in two seconds, for hours."""
     queue = filled(impatient.url, count=40)
     with Stage(impatient.url, QueueSpout(queue.name)) as stage:
         stage.spout.expect(2)
@@ -92,7 +90,7 @@ def test_slow_work_meets_no_consumer_timeout(impatient):
 
 @pytest.mark.rest
 def test_a_call_that_lasts_longer_than_a_consumer_timeout_is_delivered_and_acked_once(impatient):
-    """As 40 minutes past 30: a broker that lets its consumers say how long, from 4.3 on."""
+    """For example 40 minutes of 30: from 4.3 on, the broker lets a consumer set its timeout."""
     if version(impatient.url) < (4, 3):
         pytest.skip("before RabbitMQ 4.3 a consumer cannot say how long it holds messages")
     queue = filled(impatient.url, count=1)
@@ -103,7 +101,7 @@ def test_a_call_that_lasts_longer_than_a_consumer_timeout_is_delivered_and_acked
     ):
         ((_, msg_id),) = long.run(1)
         unsaid.run(1)
-        # The broker looks from time to time.
+        # The broker checks timeouts periodically.
         wait_until(lambda: unsaid.counts["delivered"] > 1, 180, "the other one to be taken back")
         wait_timeouts(4 / 3)
         long.spout.ack(msg_id)
@@ -131,7 +129,9 @@ def test_a_connection_that_is_killed_more_often_than_a_message_may_fail_buries_n
 def test_workers_that_die_more_often_than_a_message_may_fail_bury_none_and_its_own_failures_do(
     amqp_url,
 ):
-    """It has a quarter of its failures to itself: the rest may be those that the dead ones saw."""
+    """A quarter of the deliveries are counted as the message's own failures, since the dead workers
+    may account for the rest.
+    """
     queue = filled(amqp_url, count=1)
     for _ in range(22):
         with Proxy(amqp_url) as wire:

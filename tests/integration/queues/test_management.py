@@ -1,4 +1,4 @@
-"""RabbitMQ's HTTP API: who is told the login, and what the monitor's user may do with it."""
+"""RabbitMQ's HTTP API: who gets the login, and what the monitor's user may do with it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ ADDRESS = Address.parse("amqp://tiercel:S3CRET@rabbit.example/")
 def listening(
     location: str | None = None, code: int = 404, body: bytes = b"{}"
 ) -> Iterator[tuple[str, list[str | None]]]:
-    """A server that notes the logins that it is told, and its URL.
+    """Yield the URL of a server, and the logins that it receives.
 
-    It answers ``code``, and where else to ask.
+    It answers with ``code``, and with a redirect to ``location``.
     """
     told: list[str | None] = []
 
@@ -117,7 +117,7 @@ def test_a_redirect_is_not_followed(code):
 def test_a_proxy_of_the_environment_is_told_nothing(variable, monkeypatch):
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib looks at the environment once
+    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib reads the environment only once
     with listening() as (proxy, told):
         monkeypatch.setenv(variable, proxy)
         with pytest.raises(ManagementSilentError):
@@ -153,7 +153,7 @@ def test_an_endless_answer_is_cut_off():
 
 @pytest.mark.embedded
 def test_the_monitors_user_sees_queues_and_changes_nothing(rabbitmq, tmp_path: Path):
-    """The users that compose draws, on a real broker."""
+    """The users that compose creates, on a real broker."""
     broker = rabbitmq()
     draw_credentials(tmp_path)
     broker.control("import_definitions", str(tmp_path / "rabbitmq/definitions.json"))

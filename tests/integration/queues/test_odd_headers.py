@@ -1,7 +1,7 @@
-"""Messages with headers that no client library writes, sent as raw frames, through a real broker.
+"""Messages with headers that no client library writes, sent as raw frames through a real broker.
 
-RabbitMQ 3.10 and 4.3 pass on all of ``tests.support.raw.ODD`` but those named in REFUSED: at these
-they close the connection of the publisher, with INTERNAL_ERROR.
+RabbitMQ 3.10 and 4.3 pass on all of ``tests.support.raw.ODD`` except REFUSED, for which they close
+the publisher's connection with INTERNAL_ERROR.
 """
 
 import logging
@@ -21,14 +21,14 @@ from tiercel.queues.publishing import dead_letters
 from tiercel.queues.retry import NO_WAIT
 
 REFUSED = ("not a number", "infinite", "short of type U", "type unknown", "cut off")
-# Headers that broke the connection, again and again, until all its messages were dead letters; or
-# broke the commands.
+# Headers that broke the connection over and over, until all its messages were dead-lettered, or
+# that broke the commands.
 HARMFUL = ("timestamp in milliseconds", "array 2,000 deep", "array 600 deep", "name not UTF-8")
 PASSED = [name for name in ODD if name not in REFUSED]
 
 
 def put_odd(amqp_url, queue, *odd):
-    """Publish messages with these headers; their bodies are the names."""
+    """Publish messages with these headers; the bodies are the headers' names."""
     with plain_channel(amqp_url) as channel:
         for name in odd:
             channel.basic_publish(
@@ -128,8 +128,8 @@ def test_those_that_always_fail_are_dead_lettered_by_whoever_counts_first_and_pu
 
 
 def said(headers):
-    """Return what the sender wrote, for comparison: the broker sorts, and not a
-    number is not itself.
+    """Return what the sender wrote, in a comparable form: the broker sorts, and NaN differs from
+    itself.
     """
     return repr(
         sorted((name, value) for name, value in headers.items() if not name.startswith("x-"))

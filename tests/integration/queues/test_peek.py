@@ -1,4 +1,4 @@
-"""``tiercel peek`` on a real broker: what is looked at stays where it is, in its order."""
+"""``tiercel peek`` on a real broker: the messages stay where they are, in order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def queue(amqp_url):
 
 @contextmanager
 def declared(amqp_url, **arguments):
-    """A queue that is not of tiercel's making."""
+    """A queue that tiercel did not declare."""
     name = unique()
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(
@@ -90,7 +90,7 @@ def test_a_queue_that_has_one_consumer_at_a_time_is_looked_at_while_it_has_none(
 
 @pytest.mark.parametrize("limit", [12, 20, 30])
 def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit):
-    """To the broker each of some ways to get a message is a consumer, and it sorts their names."""
+    """The broker treats each of several gets as a consumer, and sorts them by name."""
     put(amqp_url, queue, *BODIES)
     wait_ready(amqp_url, queue, 20)
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_an_empty_queue_is_said_and_who_holds_the_messages(amqp_url, queue, tier
 
 
 def test_a_look_is_no_failure_of_the_message(amqp_url, queue):
-    """It has a delivery limit of one, by tiercel's count, and is looked at far more often."""
+    """The queue has tiercel's delivery limit of one, and the message is inspected more often."""
     put(amqp_url, queue, b"looked at")
     for _ in range(10):
         assert len(peek(amqp_url, queue).messages) == 1

@@ -1,4 +1,4 @@
-"""An urgent message is not stuck behind those that the spout has in hand or in flight."""
+"""An urgent message is not stuck behind messages that the spout holds or has in flight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HIGH = 9
 
 @pytest.fixture
 def queue(amqp_url):
-    """A queue with priorities: a quorum queue where those have them, else a classic one."""
+    """A queue with priorities: a quorum queue if the broker supports that, else a classic one."""
     name = unique("urgent")
     if version(amqp_url) >= (4, 0):
         declare_queue(amqp_url, WorkQueue(name=name))
@@ -53,8 +53,8 @@ def test_it_comes_next_where_all_that_may_be_open_is_in_flight(amqp_url, queue):
             flying += stage.run(1)
         put(amqp_url, queue, b"urgent", priority=HIGH)
         wait_ready(amqp_url, queue, 85)
-        # One that is done makes room for one, and that is the urgent one; a quorum queue lets a
-        # waiting one pass for each two.
+        # A finished message makes room for one more, the urgent one; a quorum queue lets one
+        # waiting message pass for every two.
         emitted = []
         while "urgent" not in bodies(emitted):
             stage.spout.ack(flying.pop(0)[1])

@@ -1,4 +1,4 @@
-"""Everything that a spout says of a message beside its body, from a real broker."""
+"""All properties of a message that a spout emits besides its body, from a real broker."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_dead_letters_keep_the_properties_and_are_like_new_when_they_are_put_bac
         with Stage(amqp_url, spout) as stage:
             [first] = stage.run(1)
             for life in range(2):
-                # Once at its first time and once when it was put back.
+                # Once in its first life, and once after it was put back.
                 emitted = first if life == 0 else stage.run(1)[0]
                 spout.fail(emitted[1], "no")
                 spout.fail(stage.run(1)[0][1], "no")

@@ -1,4 +1,4 @@
-"""Messages with their own targets and properties: each confirmed, and the refused ones told."""
+"""Messages with their own targets and properties: each is confirmed, or reported as refused."""
 
 from __future__ import annotations
 

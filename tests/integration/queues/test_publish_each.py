@@ -1,4 +1,4 @@
-"""Publishing many messages, each with a fate of its own."""
+"""Publishing many messages, each with its own result."""
 
 import threading
 from datetime import timedelta
@@ -73,7 +73,7 @@ def test_a_message_for_a_queue_that_is_missing_is_returned_and_its_neighbours_ar
     amqp_url, queue, publisher
 ):
     missing = unique("missing")
-    # The same body for both: a return names no message.
+    # Some bodies are the same, because a return does not identify its message.
     fates = publisher.publish_each(
         to_queues([(queue, b"x"), (missing, b"x"), (queue, b"x"), (missing, b"y"), (queue, b"z")])
     )
@@ -129,7 +129,7 @@ def test_a_routing_key_that_is_no_text_is_refused_alone(amqp_url, queue, publish
 
 
 class Interrupted(list):
-    """Calls a function half way through its items."""
+    """List that calls a function half way through its iteration."""
 
     interrupt = None
 
@@ -156,8 +156,8 @@ def test_a_connection_that_breaks_again_and_again_loses_nothing(amqp_url, queue)
 
     def cut():
         for _ in range(8):
-            # Each time when something more has come through, so that every
-            # connection is of some use.
+            # Cut only after another message has come through, so that every connection is of some
+            # use.
             before = ready(amqp_url, queue)
             wait_until(lambda: done.is_set() or ready(amqp_url, queue) > before)  # noqa: B023 - called at once
             wire.cut()
@@ -179,8 +179,8 @@ def test_a_confirm_that_never_comes_is_not_waited_for_for_ever(amqp_url, queue, 
     with Proxy(amqp_url) as wire, Publisher(wire.url) as publisher:
         assert publisher.publish_each(to_queues([(queue, b"first")])) == [None]
         wire.mute()
-        # The window is full of messages whose confirms do not come: what waits behind them
-        # must get through.
+        # The window is full of messages without confirms; the messages behind them must get
+        # through.
         messages = [(queue, b"%d" % number) for number in range(1_100)] + [(other, b"b")]
         assert publisher.publish_each(to_queues(messages)) == [None] * 1_101
     assert set(bodies(amqp_url, queue)) == {b"first"} | {body for _, body in messages[:-1]}
@@ -208,7 +208,7 @@ def test_a_broker_that_stops_and_starts_is_waited_for(rabbitmq):
     broker = rabbitmq()
     queue = unique()
     with plain_channel(broker.url) as channel:
-        # Not a quorum queue, which nacks as long as it looks for its leader.
+        # A quorum queue will not do: it nacks until it finds its leader.
         channel.queue_declare(queue, durable=True)
     restart_in_order(broker)
     with Publisher(broker.url, patience=timedelta(seconds=60)) as publisher:

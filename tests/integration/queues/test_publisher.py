@@ -155,7 +155,7 @@ def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(
     amqp_url, queue, caplog, monkeypatch
 ):
     monkeypatch.setattr("tiercel.queues.publishing.outlet._REFUSAL_S", 0.2)
-    # Only the first of the lines of an outage is a warning.
+    # Only the first log line of an outage is a warning.
     caplog.set_level("DEBUG", logger="tiercel.queues.outage")
     full = full_at(amqp_url, 0)
     with Publisher(amqp_url) as publisher:
@@ -198,7 +198,7 @@ def test_closing_while_the_connection_is_being_made_ends_quietly(amqp_url, caplo
     for _ in range(20):
         publisher = Publisher(amqp_url)
         while publisher._outlet._link._connection is None:
-            pass  # the moment is short: waiting politely would miss it
+            pass  # the moment is too short for a wait
         publisher.close()
     assert not [
         record

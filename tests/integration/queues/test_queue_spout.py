@@ -1,4 +1,4 @@
-"""The built-in spout against a real broker."""
+"""The built-in spout on a real broker."""
 
 from datetime import timedelta
 
@@ -196,7 +196,8 @@ def test_it_holds_a_small_multiple_of_what_is_expected(amqp_url):
     queue = unique()
     with Stage(amqp_url, QueueSpout(queue), activated=False) as stage:
         wait_until(lambda: stage.counts["channels"])
-        # A consumer that has begun with more holds more, until it is done with them.
+        # A consumer that began with a higher prefetch holds more messages until it has settled
+        # them.
         stage.spout.expect(3)
         stage.spout.activate()
         put(amqp_url, queue, *[b"%d" % number for number in range(50)])

@@ -1,4 +1,4 @@
-"""Messages that are wanted later, on a real broker: they lie in delay queues, and come back."""
+"""Messages to be retried later, on a real broker: they lie in delay queues, and come back."""
 
 import time
 from datetime import timedelta
@@ -41,7 +41,7 @@ def filled(amqp_url, *bodies, limit=20, **properties):
 
 @pytest.fixture(scope="module")
 def broker(servers):
-    """A broker of this file's, for users and figures of the whole server."""
+    """A broker for this file alone, for its users and its server-wide figures."""
     with servers.rabbitmq() as server:
         yield server
 
@@ -128,7 +128,7 @@ def test_a_delay_queue_that_was_deleted_is_declared_again(amqp_url):
 def test_where_no_delay_queue_can_be_it_stays_in_its_queue_until_its_time(amqp_url):
     queue = filled(amqp_url, b"body")
     with plain_channel(amqp_url) as channel:
-        # There is one of that name already, and it is another one.
+        # A different queue already has this name.
         channel.queue_declare(delay_queue(queue.name, 5000), durable=True)
     with Desk(amqp_url, queue.name) as desk:
         began = time.monotonic()
@@ -142,7 +142,7 @@ ALMOST_A_FRAME = {"h": "A" * (128 * 1024 - 60)}
 
 
 def test_headers_that_leave_no_room_for_a_delay_shorten_none(amqp_url):
-    """They leave none for the number of failures, so that no copy can be made."""
+    """The headers leave no room for the failure count, so that no copy can be made."""
     queue = filled(amqp_url, b"body", headers=ALMOST_A_FRAME)
     with Desk(amqp_url, queue.name) as desk:
         delivery = desk.next()
@@ -210,7 +210,7 @@ def test_a_worker_that_dies_before_the_ack_leaves_the_message_twice_and_never_no
     desk = Desk(amqp_url, queue.name)
     desk.consumer.start()
     delivery = desk.next()
-    # The copy is confirmed, and the worker is gone before it hears of it.
+    # The copy is confirmed, but the worker dies before it hears of it.
     desk.consumer._copies._told = lambda *_: None
     want_later(desk, delivery, 1)
     wait_until(lambda: _there(amqp_url, delay_queue(queue.name, 1000)))
@@ -257,7 +257,7 @@ def test_ten_thousand_messages_are_back_within_a_second_of_their_time(amqp_url):
         took.sort()
         shown = f"{took[0]:.2f} s to {took[-1]:.2f} s, median {took[COUNT // 2]:.2f} s"
         assert took[0] >= 5, shown
-        # Alone on the machine: 5.00 to 5.11 s.
+        # On an idle machine: 5.00 to 5.11 s.
         assert took[COUNT * 99 // 100] < 15, shown
 
 

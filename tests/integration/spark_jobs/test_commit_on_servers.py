@@ -1,4 +1,4 @@
-"""The commit of a step whose effects go to several servers."""
+"""The commit of a step with effects on several servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tiercel.spark_jobs.running.commit import Committer
 
 
 def test_nothing_leaves_for_another_server_where_the_step_is_not_sealed(redis_url: str) -> None:
-    """A later run has taken over the first server, and not yet the other one."""
+    """A later run has taken over the first server, but not yet the other one."""
     topology = f"commit-{uuid.uuid4().hex}"
     urls = (redis_url, f"{redis_url.rpartition('/')[0]}/1")
     with ExitStack() as exits:

@@ -1,4 +1,4 @@
-"""``DatabaseSink`` in a topology, against real databases: each row once, and one that is refused
+"""``DatabaseSink`` in a topology, on real databases: each row is written once, and a refused row
 fails alone.
 """
 
@@ -31,12 +31,12 @@ from tiercel.testing import FeederSpout, LocalCluster
 
 
 def meant(sink):
-    """Return the settings of a cluster in which the sink is real."""
+    """Return the settings of a cluster in which the sink writes to its database."""
     return Config(extra={"database_url": sink._url})
 
 
 class Running:
-    """A feeder before a sink."""
+    """A feeder and a sink."""
 
     def __init__(self, sink, fields="id long, name string"):
         self.feeder = FeederSpout(fields=fields)
@@ -53,7 +53,7 @@ class Running:
         self.cluster.__exit__(*error)
 
     def send(self, *rows, identities=None):
-        """Feed them, each by its first value as message id and identity, and run."""
+        """Feed rows, each with its first value as message id and identity, and run."""
         known = [str(values[0]) for values in rows] if identities is None else identities
         for values, identity in zip(rows, known, strict=True):
             self.feeder.feed(values, values[0], identity=identity)
@@ -65,12 +65,12 @@ class Running:
 
     @property
     def failed(self):
-        """Message id to why."""
+        """Return the reason of each failed message id."""
         return dict(zip(self.cluster.failed("in"), self.cluster.fail_reasons("in"), strict=True))
 
 
 class Database:
-    """A table of the test's own."""
+    """A table for this test alone."""
 
     def __init__(self, url):
         self.url = url
@@ -172,7 +172,7 @@ def test_a_row_that_the_database_refuses_fails_alone_with_its_words(database, ba
         assert running.failed.keys() == bad
         assert "name" in running.failed[min(bad)]
         assert any(word in running.failed[min(bad)].lower() for word in ("null", "not-null"))
-        # What was refused has left no key: mended, it is written.
+        # A refused row has left no key: once mended, it is written.
         running.send(*([n, "mended"] for n in sorted(bad)))
     assert len(database.rows()) == 500
     assert database.number_of_keys() == 500
@@ -241,7 +241,7 @@ def test_what_a_function_loses_is_not_acked(database, harm):
     with Running(database.sink(write=write)) as running:
         running.send([1, "a"], [2, "b"], [3, "bad"])
         written = [row[0] for row in database.rows()]
-        # SQLite goes on after an error, and the tuple did nothing else.
+        # SQLite goes on after an error, and the tuple had no other effect.
         assert [one for one in running.acked if one != 3] == written
         running.send([1, "a"], [2, "b"])
     assert database.rows() == [(1, "a"), (2, "b")]
@@ -430,7 +430,7 @@ def test_keys_of_a_table_that_is_written_to_once_per_day_go_after_their_retentio
 
 
 def test_a_table_of_keys_that_a_version_before_made_keeps_its_keys(database):
-    """It had 32 bits of a digest per row, and a process of that version may still write."""
+    """The keys have 32 bits of a digest per row, and a process of that version may still write."""
     with Running(database.sink()) as running:
         running.send([1, "a"], identities=[Identity(b"1", content=7 << 100, short=7)])
         running.send([2, "b"], identities=[Identity(b"2", content=8 << 100, short=8)])
@@ -446,7 +446,7 @@ def test_a_table_of_keys_that_a_version_before_made_keeps_its_keys(database):
     with Running(database.sink()) as running:
         same, other = (Identity(b"1", content=n << 100, short=n) for n in (7, 9))
         running.send([3, "a"], [4, "x"], identities=[same, other])
-        # As that version writes.
+        # As the older version writes.
         database.run(
             f"INSERT INTO {database.keys} ({old}) SELECT {old} FROM kept WHERE content = 8"
         )
@@ -460,7 +460,7 @@ def test_a_table_of_keys_that_a_version_before_made_keeps_its_keys(database):
 
 
 def test_equal_short_digests_do_not_make_two_messages_one(database):
-    """A second body for 32 bits is found in a minute."""
+    """A second body with the same 32 bits is found in a minute."""
     mallory = Identity(b"order-17", content=7 << 100, short=7)
     genuine = Identity(b"order-17", content=8 << 100, short=7)
     with Running(database.sink()) as running:
@@ -477,7 +477,7 @@ def test_a_database_whose_clock_jumps_forgets_nothing(database, monkeypatch, yea
     database.without_a_primary_key()
     with Running(database.sink(once_retention=timedelta(hours=1))) as running:
         running.send(*([n, "a"] for n in range(20)))
-        database.run(f"{moved} WHERE length(key) = 0")  # what it showed when it was last looked at
+        database.run(f"{moved} WHERE length(key) = 0")  # the time of the last check
         running.send([20, "b"])
         running.send(*([n, "a"] for n in range(20)))
     assert database.rows() == [*((n, "a") for n in range(20)), (20, "b")]
@@ -485,7 +485,7 @@ def test_a_database_whose_clock_jumps_forgets_nothing(database, monkeypatch, yea
 
 @pytest.fixture
 def errors(monkeypatch):
-    """All that bolts report."""
+    """Return all errors reported by bolts."""
     found = []
     monkeypatch.setattr(Record, "report", lambda _record, message: found.append(message) or True)
     return found
@@ -512,7 +512,7 @@ def test_a_message_older_than_what_is_remembered_is_told(database, errors):
 
 
 def test_many_tasks_with_the_same_messages_write_each_once(postgres_url):
-    """Deliveries of one message at two tasks at once: the second waits for the first, and sees."""
+    """Two tasks have the same message at once: the second waits for the first, and sees its row."""
     database = Database(postgres_url)
     database.without_a_primary_key()
     settings = WriterSettings(table=database.table, upsert=False, write=None, retention_s=3600)
@@ -579,7 +579,7 @@ def test_a_database_that_stands_still_is_given_up_after_its_patience(postgres):
 
 @pytest.fixture(scope="module")
 def lost():
-    """Numbers of replies that were lost, by how many passed before."""
+    """Numbers of lost replies, by the number of replies that passed before."""
     found = []
     yield found
     assert len(found) < 8 or found[:3] == [1, 1, 1], "in the beginning of a commit at least"
@@ -589,7 +589,7 @@ def lost():
 def test_a_connection_that_is_lost_anywhere_in_a_commit_writes_each_row_once(
     postgres_url, after, lost
 ):
-    """Committed or not? The keys say."""
+    """The keys tell whether the commit succeeded."""
     database = Database(postgres_url)
     database.without_a_primary_key()
     with Proxy(postgres_url) as proxy:
@@ -608,7 +608,7 @@ def test_a_connection_that_falls_silent_amid_its_rows_holds_their_keys_no_longer
 ):
     monkeypatch.setattr(database_sink, "_SILENCE_S", 6.0)
     database = Database(postgres_url)
-    # So slow, and of so many bytes, that the server still waits for some of them.
+    # Slow and large enough for the server to be still waiting for some of the rows.
     database.run(f"ALTER TABLE {database.table} ALTER COLUMN name TYPE text")
     database.run(
         f"CREATE FUNCTION {database.table}_slow() RETURNS trigger LANGUAGE plpgsql AS "
@@ -632,7 +632,7 @@ def test_a_connection_that_falls_silent_amid_its_rows_holds_their_keys_no_longer
 
 def test_a_server_that_ends_a_connection_amid_its_rows_is_told_in_one_line(postgres_url, errors):
     database = Database(postgres_url)
-    # Unlike a row, what a sequence has given out stays.
+    # Unlike a row, a number drawn from a sequence is not rolled back.
     database.run(f"CREATE SEQUENCE {database.table}_n")
     database.run(
         f"CREATE FUNCTION {database.table}_end() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -651,7 +651,7 @@ def test_a_server_that_ends_a_connection_amid_its_rows_is_told_in_one_line(postg
 
 
 def ends_amid_a_transaction(engine, database):
-    """Return a connection to the pool, which the server has ended."""
+    """Return a connection to the pool after the server has ended it."""
     connection = engine.raw_connection()
     try:
         cursor = connection.cursor()
@@ -670,7 +670,7 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
     database = Database(postgres_url)
     ends_amid_a_transaction(engine_of(postgres_url), database)
     assert caplog.records == []
-    # A user's own engine in the same process logs as ever.
+    # A user's own engine in the same process logs as usual.
     theirs = create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
     ends_amid_a_transaction(theirs, database)
     [record] = caplog.records
@@ -701,7 +701,7 @@ def test_impossible_settings_are_refused_in_one_line(settings, why):
 
 
 def pumped(sink, **config):
-    """Return a pump that has fed one row to the sink, which has these settings."""
+    """Return a pump that has fed one row to the sink with these settings."""
     builder = TopologyBuilder("rows")
     builder.set_spout("in", FeederSpout(fields="id long, name string"))
     builder.set_bolt("out", sink, config=config).shuffle_grouping("in")

@@ -34,7 +34,7 @@ TEXT = "x" * 1_000
 
 
 class Explode(BasicBolt):
-    """Emits twenty times what it takes."""
+    """Emits twenty times its input."""
 
     output_fields = "word string, text string"
 
@@ -57,7 +57,7 @@ class Take(BasicBolt):
 
 
 class Stage:
-    """The spout of a topology, and its bolt tasks in threads of their own."""
+    """The spout of a topology, and its bolt tasks in their own threads."""
 
     def __init__(self, topology, inboxes, ledger, around):
         self.emitter = SpoutEmitter(topology, "texts", 1)
@@ -84,7 +84,7 @@ class Stage:
         return count
 
     def fill(self):
-        """Emit until Redis is full, and return how many messages it took."""
+        """Emit until Redis is full; return the number of messages."""
         taken = []
 
         def emit_on():
@@ -159,7 +159,7 @@ def test_messages_in_flight_end_on_a_full_redis_and_then_it_takes_new_ones(serve
         client.config_set("maxmemory", used + 2 * MIB)
         taken = stage.fill()
         assert taken > 500
-        # Not even what the first bolts emit for one step fits beside it.
+        # There is not even room for the first bolts' output of one step.
         client.config_set("maxmemory", used)
         acked = []
         began = time.monotonic()

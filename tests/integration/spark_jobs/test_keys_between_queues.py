@@ -1,4 +1,4 @@
-"""Keys on their way through RabbitMQ: from one topology to the next, and over dead letters."""
+"""Keys on their way through RabbitMQ: from one topology to the next, and through dead letters."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def published(amqp_url, queue, *messages):
 
 
 def test_a_dead_letter_that_is_put_back_has_the_keys_that_it_had(amqp_url, queue, monkeypatch):
-    """It was counted before it died; put back, it is not counted again, and says since when."""
+    """It was counted before it died; requeued, it keeps its first time and is not counted again."""
     monkeypatch.setattr(Fragile, "broken", True)
     spout = QueueSpout(
         queue,
@@ -140,7 +140,7 @@ def test_a_dead_letter_that_is_put_back_has_the_keys_that_it_had(amqp_url, queue
     ("identity", "body", "headers"),
     [
         ("body", b"x" * (1 << 20), {}),
-        # As large as a header can be: it must fit into one frame of 128 KiB.
+        # The largest possible header: it must fit into one frame of 128 KiB.
         ("header:order", b"a", {"order": "x" * 120_000}),
         ("header:order", b"a", {"order": {"nested": ["x" * 60_000, "y" * 60_000]}}),
     ],
@@ -165,7 +165,7 @@ def test_a_message_that_is_known_by_something_huge_counts_once(
 
 
 class Later(BasicBolt):
-    """Wants each message later, the first time."""
+    """Retries each message later, the first time."""
 
     output_fields = "key string"
     seen: ClassVar[set[bytes]] = set()
@@ -179,7 +179,7 @@ class Later(BasicBolt):
 
 @pytest.mark.parametrize("identity", ["message_id", "header:order", "body"])
 def test_a_message_that_is_wanted_later_keeps_its_keys(amqp_url, queue, identity):
-    """It was counted before a bolt wanted it later; it is not counted again."""
+    """It was counted before a bolt raised RetryLater, and is not counted again."""
     Later.seen.clear()
     builder = TopologyBuilder("later")
     builder.set_spout("in", QueueSpout(queue, identity=identity))

@@ -58,7 +58,7 @@ def topology():
 
 @pytest.fixture
 def small(redis):
-    """A Redis with 128 MiB for all that it holds."""
+    """A Redis with 128 MiB in all."""
     server = redis()
     with closing(connect(server.url)) as client:
         client.config_set("maxmemory", 128 * MIB)
@@ -67,7 +67,7 @@ def small(redis):
 
 @pytest.fixture
 def sent(monkeypatch):
-    """The size of all that was sent to a server together."""
+    """Sizes of the writes to servers."""
     sizes = []
     send = AbstractConnection.send_packed_command
 

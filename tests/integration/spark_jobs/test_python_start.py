@@ -1,5 +1,5 @@
-"""Spark's Python processes are forked from one that has imported everything, pyspark
-from its folder, and are called on a socket in a folder of their own.
+"""Spark's Python processes are forked from one that has imported everything, with pyspark unpacked,
+and are called on a socket in their own folder.
 """
 
 import json
@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 ROOT = Path(__file__).parents[3]
-# Longer than the path of a unix socket may be, as the folder of a YARN container is.
+# Longer than the path of a unix socket may be, like a YARN container's folder.
 LONG = "/".join(["a-folder-of-a-container"] * 5)
 SPARK = """
 import json

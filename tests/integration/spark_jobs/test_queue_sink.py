@@ -1,5 +1,5 @@
-"""``QueueSink`` in a topology, against the broker: what is acked is in its queue, what is not fails
-with the reason.
+"""``QueueSink`` in a topology, on the broker: acked tuples are in its queue, others fail with the
+reason.
 """
 
 from __future__ import annotations

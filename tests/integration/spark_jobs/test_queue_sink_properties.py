@@ -1,4 +1,4 @@
-"""Messages of ``QueueSink`` have the properties that it was told, and go where it was told."""
+"""Messages of ``QueueSink`` have the configured properties, and go to the configured target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def queue(amqp_url):
 
 @pytest.fixture
 def events(amqp_url, queue):
-    """A headers, a topic and a direct exchange, which lead to the queue; by type."""
+    """A headers, a topic and a direct exchange that lead to the queue, by type."""
     declare_queue(amqp_url, WorkQueue(name=queue))
     names = {type_: f"{queue}.{type_}" for type_ in ("headers", "topic", "direct")}
     with plain_channel(amqp_url) as channel:
@@ -45,7 +45,7 @@ def events(amqp_url, queue):
 
 
 def taken(amqp_url, queue):
-    """All messages: (method, properties, body) each."""
+    """Return all messages as (method, properties, body)."""
     found = []
     with plain_channel(amqp_url) as channel:
         while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
@@ -113,7 +113,7 @@ def test_a_sink_declares_its_exchange_if_it_is_told_the_type(amqp_url, queue, ty
                 assert again.acked == [0, 1]
     finally:
         with plain_channel(amqp_url) as channel:
-            channel.exchange_declare(exchange, type_, durable=True)  # as it was declared
+            channel.exchange_declare(exchange, type_, durable=True)  # redeclared unchanged
             channel.exchange_delete(exchange)
 
 
@@ -259,7 +259,7 @@ def test_another_user_s_id_fails_its_tuple_with_the_broker_s_words(amqp_url, que
 
 
 class Answering:
-    """The example, in memory, for the real broker's clients."""
+    """The example, in memory, for clients on the real broker."""
 
     def __init__(self, amqp_url):
         self._cluster = LocalCluster(
@@ -283,7 +283,7 @@ class Answering:
 
     @property
     def told(self):
-        """Number of requests that were acked, and reasons of those that failed."""
+        """Return the number of acked requests, and the reasons of failed ones."""
         return len(self._cluster.acked("requests")), self._cluster.fail_reasons("requests")
 
 

@@ -1,4 +1,4 @@
-"""Bolts in a row on a real server: a process dies between any two effects of their one commit."""
+"""Bolts in a row on a real server: a process dies between any two effects of their commit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Noise of Spark at the end of a run, when its threads and Python workers are cut off,
-is not for users.
+"""Spark's noise at the end of a run, when its threads and Python workers are cut off, is not shown
+to users.
 """
 
 import subprocess

@@ -39,7 +39,7 @@ OPEN = '{"spark.authenticate": "false", "spark.network.crypto.enabled": "false"}
 
 @contextmanager
 def victim(master: str, options: str = "{}") -> Iterator[subprocess.Popen[str]]:
-    """A context that has run a task which holds a password, until the block ends."""
+    """A context that has run a task with a password, until the block ends."""
     with subprocess.Popen(
         [sys.executable, "-c", VICTIM, master, options],
         cwd=Path(__file__).parents[3],

@@ -1,4 +1,4 @@
-"""The contract of the case book, held against both backends."""
+"""The contract of the case book, run over both backends."""
 
 import uuid
 from dataclasses import replace

@@ -21,14 +21,14 @@ def seats(request: pytest.FixtureRequest) -> InMemory | InRedis:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """Call it for the messages that were logged."""
+    """Return a function that returns the logged messages."""
     return lambda: [record.getMessage() for record in caplog.records]
 
 
 @pytest.fixture
 def tiercel(redis_url: str) -> Callable[..., tuple[int, str]]:
-    """Call it with the words of a command, and with the ``answer`` to its question if it asks one;
-    it returns the exit code, and what the command prints.
+    """Return a function that runs a command, with the ``answer`` to its question if it asks one,
+    and returns the exit code and output.
     """
 
     def run(*arguments: str, answer: str | None = None) -> tuple[int, str]:

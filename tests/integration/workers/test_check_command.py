@@ -1,4 +1,4 @@
-"""``tiercel check`` on real servers: it names each broken thing, alone, and changes nothing."""
+"""``tiercel check`` on real servers: it names each fault by itself, and changes nothing."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def name():
 def checked(name, amqp_url, redis_url, management_url, tmp_path, monkeypatch):
     """``checked(…)`` runs the command on a topology, and returns its faults: grade, subject, line.
 
-    Its exit code is that of the worst.
+    The exit code matches the worst fault.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -79,7 +79,7 @@ def checked(name, amqp_url, redis_url, management_url, tmp_path, monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Without starting Java, which is as it should be."""
+    """Without starting Java, as intended."""
     monkeypatch.setattr(check, "check_versions", lambda: None)
 
 
@@ -101,7 +101,7 @@ def user(shared_rabbitmq, amqp_url):
 
 
 def the(faults, grade, subject, *said):
-    """There is one fault, and this is it."""
+    """Assert that this is the only fault."""
     assert len(faults) == 1, faults
     assert faults[0][:2] == (grade, subject)
     for each in said:
@@ -156,7 +156,7 @@ def test_the_rights_that_the_check_asks_for_are_enough_for_redis(checked, redis_
 def test_addresses_in_parts_with_odd_characters_have_no_fault(
     checked, shared_rabbitmq, amqp_url, redis_url, monkeypatch
 ):
-    """As a Secret of RabbitMQ's operator and a managed Redis give them."""
+    """The parts come from a Secret of RabbitMQ's operator and from a managed Redis."""
     user = unique("parts")
     odd = "@/:%'\"?#"
     manage(shared_rabbitmq, f"users/{user}", password=odd, tags="monitoring")
@@ -274,7 +274,7 @@ def test_a_policy_on_delay_queues(checked, name, amqp_url, shared_rabbitmq):
 def test_a_consumer_timeout_below_the_time_limit_of_a_bolt(checked, name, amqp_url):
     declare_queue(amqp_url, WorkQueue(name=name))
     faults = checked(overrides='"execute_timeout_secs": 7200')
-    if version(amqp_url) >= (4, 3):  # there the consumer sets it
+    if version(amqp_url) >= (4, 3):  # on these versions the consumer sets it
         assert faults == []
     else:
         the(faults, "warning", f"queue {name}", "takes it back after 1800 s", "consumer")
@@ -355,7 +355,7 @@ def test_a_wrong_redis_password(checked, redis_url):
 
 @pytest.fixture
 def visitor(redis_url):
-    """``visitor(…)`` is the address of a user of Redis who may do only some things."""
+    """``visitor(…)`` is the address of a Redis user with limited permissions."""
 
     def made(**rights):
         name = unique("visitor")
@@ -439,7 +439,7 @@ def test_a_state_of_another_number_of_shards(checked, name, redis):
     the(faults, "error", f"topology {name}", "ackers=2")
 
 
-# -- two on one queue ------------------------------------------------------------------------------
+# -- two topologies on one queue -------------------------------------------------------------------
 
 
 def test_another_topology_that_reads_the_queue(checked, name, amqp_url, redis_url):

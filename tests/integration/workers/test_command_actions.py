@@ -1,4 +1,4 @@
-"""Commands log what they change: what was done, to what, by which user."""
+"""Commands log each change: the action, its target, and the user."""
 
 import json
 import os
@@ -14,14 +14,14 @@ from tiercel.workers.cli.app import app
 
 @pytest.fixture
 def name(amqp_url, redis_url):
-    """A topology that ran, and its queue with three dead letters."""
+    """A topology that has run, and its queue with three dead letters."""
     with ran(amqp_url, redis_url, "changed", b"a", b"b", b"c") as name:
         yield name
 
 
 @pytest.fixture
 def actions(amqp_url, redis_url):
-    """Runs a command; returns what it logged as (action, target, outcome, origin)."""
+    """Run a command; return its logged (action, target, outcome, origin)."""
     environment = {"TIERCEL_AMQP": amqp_url, "TIERCEL_REDIS": redis_url, "TIERCEL_LOG": "json"}
 
     def run(*arguments):

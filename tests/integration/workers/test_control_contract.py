@@ -38,11 +38,11 @@ def control(request, clock):
 
 
 def expire(client, prefix, seconds):
-    """As if so much time had gone by: takes it from what each key has left."""
+    """Subtract this time from the remaining life of each key."""
     for key in client.keys(f"{prefix}*"):
         left_ms = client.pttl(key)
         if left_ms >= 0:
-            client.pexpire(key, left_ms - round(seconds * 1000))  # not more than 0: at once
+            client.pexpire(key, left_ms - round(seconds * 1000))  # 0 or less expires at once
 
 
 def test_the_last_order_counts(control):

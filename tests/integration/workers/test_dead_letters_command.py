@@ -40,7 +40,7 @@ def queue(amqp_url):
 
 @pytest.fixture
 def tiercel(amqp_url):
-    """Runs the command; returns its exit code and output."""
+    """Run the command; return its exit code and output."""
 
     def run(*arguments, answer=None):
         result = CliRunner().invoke(
@@ -60,7 +60,7 @@ def bodies(amqp_url, name):
 
 
 def left(amqp_url, queue, number):
-    """The bodies of the dead letters once there are this many, in their order."""
+    """Return the bodies of the dead letters, in order, once there are this many."""
     wait_ready(amqp_url, queue.dead, number)
     return [letter.body for letter in dead_letters.show(amqp_url, queue.name)]
 

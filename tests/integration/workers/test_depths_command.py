@@ -1,5 +1,5 @@
-"""``tiercel depths`` on real servers: RabbitMQ's queues and our own, for people, for
-scripts and for alarms.
+"""``tiercel depths`` on real servers: RabbitMQ's queues and our own, for people, scripts and
+alarms.
 """
 
 import json
@@ -41,13 +41,13 @@ from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
 # Addresses where nothing listens.
 GONE = {"amqp": "amqp://u:hush@127.0.0.1:9/", "redis": "redis://:hush@127.0.0.1:9/0"}
-# Its figures are the management interface's and AMQP's, which versions tell differently.
+# The figures come from the management interface and AMQP, which differ between versions.
 pytestmark = pytest.mark.newest
 
 
 @pytest.fixture
 def name(amqp_url, redis_url):
-    """A topology that was announced, and its queue of the same name."""
+    """An announced topology, and its queue of the same name."""
     name = unique("watched")
     builder = TopologyBuilder(name, Config(ackers=2))
     builder.set_spout("lines", QueueSpout(name), parallelism=2)
@@ -78,7 +78,7 @@ def tiercel(amqp_url, redis_url, management_url):
 def looked(tiercel, name, **options):
     code, said = tiercel(name, "--json", **options)
     assert code == 0, said
-    # The last line: what other tests left behind may log before it.
+    # Only the last line: leftovers of other tests may be logged before it.
     found = json.loads(said.splitlines()[-1])
     return found["queues"][0], found["topologies"]
 
@@ -233,7 +233,7 @@ def test_monitors_pass_over_a_queue_that_is_not_there(amqp_url, management_url, 
 
 
 def test_a_management_interface_that_is_silent_is_left_alone_for_a_while(amqp_url, name):
-    # It takes connections and never answers: each request would wait.
+    # The server accepts connections and never answers, so each request would wait.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with closing(DepthReader(amqp_url, f"http://127.0.0.1:{port}")) as reader:
@@ -248,13 +248,13 @@ def test_a_management_interface_that_is_silent_is_left_alone_for_a_while(amqp_ur
 def test_what_was_confirmed_is_counted_at_once_though_statistics_lag(
     amqp_url, management_url, name
 ):
-    """Statistics are anew every five seconds; a look right after a confirm is not so patient."""
+    """Statistics are refreshed every five seconds, which is too late right after a confirm."""
     late = 0
     with closing(DepthReader(amqp_url, management_url)) as reader:
         for count in range(1, 20):
             put(amqp_url, name, b"x")
             put_at = time.monotonic()
-            # A quorum queue counts what it has confirmed a moment later.
+            # A quorum queue counts confirmed messages a moment later.
             wait_until(lambda count=count: reader.look([name])[0].ready == count)
             late += time.monotonic() - put_at > 1
     assert late <= 5, "a machine that stands still now and then"
@@ -295,7 +295,7 @@ def ready_or_away(reader):
 
 @pytest.fixture
 def chained(amqp_url, redis_url):
-    """A topology with a sink, whose queue may be missing yet."""
+    """A topology with a sink, whose queue may not exist yet."""
     name = unique("chained")
     builder = TopologyBuilder(name)
     builder.set_spout("lines", QueueSpout(name))

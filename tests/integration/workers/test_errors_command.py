@@ -1,4 +1,4 @@
-"""``tiercel errors``: what a person sees, from a real Redis."""
+"""``tiercel errors``: the output for people, from a real Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def url(redis):
 
 @pytest.fixture
 def errors(url, tmp_path):
-    """Runs the command; returns its exit code, what it printed, and what it wrote to stderr."""
+    """Run the command; return its exit code, its output, and its stderr."""
 
     def run(*arguments, columns=120):
         finished = subprocess.run(
@@ -45,7 +45,7 @@ def errors(url, tmp_path):
 
 
 def report(url, topology, *messages, component="split", first=0):
-    """Messages at one second each, from a task each."""
+    """Report each message at its own second, from its own task."""
     builder = TopologyBuilder(topology)
     builder.set_spout("lines", QueueSpout("lines"))
     Registry(url).announce(builder.build())
@@ -65,7 +65,7 @@ def report(url, topology, *messages, component="split", first=0):
 
 
 def rows(output):
-    """The cells of a table's rows, as rich draws them."""
+    """Return the cells of a table's rows, as drawn by rich."""
     return [
         [cell.strip() for cell in line.strip("│").split("│")]
         for line in output.splitlines()
@@ -171,7 +171,7 @@ def test_a_redis_that_is_away_is_one_line(errors):
 def trace(
     url, topology, *, seconds=(0,), kind="KeyError", text="Traceback:\n  deep\nKeyError: 'x'"
 ):
-    """Errors that a bolt raised at these seconds."""
+    """Report errors that a bolt raised at these seconds."""
     report(url, topology)
     metrics = RedisMetrics(url, topology)
     metrics.add("split", 3, {trace_counter(kind, "helpers.py:12"): len(seconds)})

@@ -1,4 +1,4 @@
-"""``tiercel list`` and ``tiercel forget``: which topologies there are, and how one is gone."""
+"""``tiercel list`` and ``tiercel forget``: which topologies exist, and how one is removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tiercel.workers.errors import UsageError
 
 @pytest.fixture
 def names(redis_url):
-    """Two topologies that ran, one's name the beginning of the other's; each left data."""
+    """Two topologies that ran and left data; one's name is the beginning of the other's."""
     first = unique("ran")
     names = [first, f"{first}.more"]
     for name in names:
@@ -147,7 +147,8 @@ def test_the_list_says_what_runs(tiercel, names, redis_url):
         assert (row["health"], row["findings"] > 0) == ("in trouble", True), "tasks lack a process"
         began = datetime.fromisoformat(row["last_run"])
         assert abs(datetime.now(UTC) - began) < timedelta(minutes=1)
-        # The list takes seconds where others work, and a driver that is silent for long is gone.
+        # The list takes seconds on a busy machine, and a driver that is silent for long counts as
+        # gone.
         lease.take(Holder(driver="here", whereabouts=place))
         seats.report("worker", 2, Presence(active=False, pending=12))
         line = next(line for line in tiercel("list")[1].splitlines() if f" {name} " in line)

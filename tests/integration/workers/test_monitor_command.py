@@ -1,4 +1,4 @@
-"""``tiercel monitor`` before there is a page: its address, its token, its extra."""
+"""``tiercel monitor`` before its page is up: its address, its token, its extra."""
 
 import os
 import re

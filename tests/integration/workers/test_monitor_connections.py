@@ -1,8 +1,8 @@
-"""Floods of connections at ``tiercel monitor``, by a stranger without the token.
+"""Floods of connections to ``tiercel monitor``, by a stranger without the token.
 
-The attacks go on for some seconds each, one after the other, against one process that may open 512
-files. Meanwhile ``/health`` and ``/metrics`` answer, each on a new connection, and the memory of
-the process stays within 256 MiB.
+Each attack goes on for some seconds, one after the other, against one process that may open 512
+files. Meanwhile ``/health`` and ``/metrics`` answer, each on a new connection, and the process
+stays within 256 MiB.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def url(folder):
 
 
 def withstands(url, attack, seconds=ATTACK_S):
-    """Attack it; return the longest time of an answer, and the most memory in MiB."""
+    """Attack the monitor; return the slowest answer, and the peak memory in MiB."""
 
     async def run():
         attacker = asyncio.create_task(attack(url))
@@ -54,7 +54,7 @@ def withstands(url, attack, seconds=ATTACK_S):
             most = max(most, rss_mib(pid))
             await asyncio.sleep(0.1)
         if attacker.done():
-            await attacker  # it raised, or has ended too early
+            await attacker  # the attack raised, or ended too early
         assert not attacker.done(), "the attack ended before its time"
         attacker.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -66,8 +66,8 @@ def withstands(url, attack, seconds=ATTACK_S):
 
 
 def time_of_answer(url):
-    """Return the seconds until an answer, over as many connections as that takes: in a flood the
-    monitor closes some, the one that has been idle for longest first.
+    """Return the seconds until an answer, over as many connections as needed: in a flood the
+    monitor closes connections, the longest idle first.
     """
     began = time.monotonic()
     while True:
@@ -85,7 +85,7 @@ def time_of_answer(url):
 
 
 async def repeat(url, count, one, pause_s=1):
-    """Have ``count`` connections at any time, each of which does ``one`` until it is closed."""
+    """Keep ``count`` connections open, each of which runs ``one`` until it is closed."""
 
     async def again():
         while True:
@@ -128,7 +128,7 @@ async def drip_headers(url):
 
 
 async def read_nothing(url):
-    """Ask for a file of 3 MB, again and again, and leave it."""
+    """Request a file of 3 MB over and over without reading it."""
     path = f"/_nicegui/{nicegui_version}/static/sass.dart.js"
 
     async def one(reader, writer):
@@ -160,7 +160,7 @@ async def open_websocket(reader, writer, query=""):
 
 
 def frame(opcode, data, *, end=True):
-    """A frame of a client, masked with zeros."""
+    """Return a client's frame, masked with zeros."""
     head = bytes([opcode | (0x80 if end else 0)])
     if len(data) < 126:
         head += bytes([0x80 | len(data)])
@@ -174,7 +174,7 @@ def frame(opcode, data, *, end=True):
 async def websockets_without_a_page(url):
     async def one(reader, writer):
         await open_websocket(reader, writer)
-        while True:  # it would be kept for ever: it answers each ping
+        while True:  # the monitor would keep it for ever, because it answers each ping
             writer.write(frame(1, b"3"))
             await asyncio.sleep(1)
 

@@ -1,4 +1,4 @@
-"""Reach of a stranger at ``tiercel monitor``: listening on every address, without the token."""
+"""Reach of a stranger without the token while ``tiercel monitor`` listens on every address."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ EVIL = {"Host": "evil.example:8710", "Origin": "http://evil.example:8710"}
 
 @pytest.fixture
 def name(amqp_url, redis_url):
-    """A topology that ran, and its queue with one dead letter."""
+    """A topology that has run, and its queue with one dead letter."""
     with ran(amqp_url, redis_url, "strangers", SECRET) as name:
         yield name
 
@@ -39,7 +39,7 @@ def url(amqp_url, redis_url, tmp_path):
 
 @pytest.fixture
 def logged(tmp_path):
-    """The lines of the monitor's log that hold a text."""
+    """Return the lines of the monitor's log that contain a text."""
     return lambda text: [
         line for line in (tmp_path / "monitor.log").read_text().splitlines() if text in line
     ]
@@ -81,7 +81,7 @@ def test_a_page_that_is_rebound_to_us_reads_nothing(url, name):
             with pytest.raises(socketio.exceptions.ConnectionError):
                 await honest.connect()
         honest.headers = {"Origin": url.rstrip("/")}
-        # Whether the answer can be read before the connection is closed is chance.
+        # It is chance whether the answer can be read before the connection is closed.
         with pytest.raises((socketio.exceptions.ConnectionError, RuntimeError)):
             await honest.connect("polling")
         await honest.connect()
@@ -95,7 +95,7 @@ def test_bodies_are_shown_to_whoever_has_the_token_and_the_log_says_to_whom(url,
         page = ScriptedPage(f"{url}?topology={name}")
         await page.load()
         await page.connect()
-        await page.told(name)  # what is pressed before its first look is lost
+        await page.told(name)  # clicks before the first look are lost
         await asyncio.sleep(3)
         await page.press("look")
         await asyncio.sleep(3)
@@ -298,7 +298,7 @@ def test_actions_are_events_in_a_log_of_json(name, amqp_url, redis_url, tmp_path
         page = ScriptedPage(f"{url}?topology={name}")
         await page.load()
         await page.connect()
-        await page.told(name)  # what is pressed before its first look is lost
+        await page.told(name)  # clicks before the first look are lost
         await asyncio.sleep(3)
         await page.press("requeue all")
         await asyncio.sleep(0.3)

@@ -1,4 +1,4 @@
-"""``tiercel pause`` and ``resume``, and what status and metrics say of a paused bolt."""
+"""``tiercel pause`` and ``resume``, and how status and metrics show a paused bolt."""
 
 import json
 from contextlib import closing

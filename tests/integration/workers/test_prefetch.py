@@ -1,5 +1,5 @@
-"""Messages that a spout holds: where nothing fails RabbitMQ hands each one out once, however the
-bound on tuples in flight changes; and those that always fail keep no others waiting.
+"""Messages held by a spout: if nothing fails, RabbitMQ delivers each one once, however the bound on
+tuples in flight changes; and messages that always fail do not block others.
 """
 
 import threading
@@ -43,7 +43,7 @@ def filled(amqp_url, count, retry=NO_WAIT):
 
 
 def process(desk, count, at_once=100):
-    """Take and ack so many; returns how often each was delivered."""
+    """Take and ack this many messages; return how often each was delivered."""
     seen = Counter()
 
     def some():
@@ -78,7 +78,7 @@ def test_a_bound_that_grows_and_falls_on_a_busy_queue_brings_no_message_back(amq
 
 @pytest.mark.newest
 def test_a_queue_that_ends_without_a_consumer_outlives_each_change_of_the_bound(amqp_url):
-    """A new prefetch is a new consumer: it comes before the old one is cancelled."""
+    """A new prefetch needs a new consumer, which starts before the old one is cancelled."""
     queue, expires_s = unique(), 4
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(queue, durable=True, arguments={"x-expires": 1_000 * expires_s})
@@ -126,12 +126,12 @@ def test_workers_take_turns_at_a_queue_with_a_single_active_consumer_while_their
 
 
 class Sleeper(BasicBolt):
-    """The time it takes is up to the driver below."""
+    """Takes as long as ``Stack`` decides."""
 
 
 class Stack:
-    """A spout worker on a real queue, and tasks that sleep in place of Spark's; the twins
-    are between them.
+    """A spout worker on a real queue, and tasks that sleep in place of Spark's, with the twins
+    between them.
     """
 
     TASKS = range(2, 6)
@@ -139,7 +139,7 @@ class Stack:
     def __init__(
         self, amqp_url, queue, *, seconds, message_timeout, bound=None, retry=NO_WAIT, poison=()
     ):
-        """Bodies of ``poison`` always fail."""
+        """Let the bodies of ``poison`` always fail."""
         self.seconds = seconds
         self.poison = set(poison)
         self.executed = Counter()
@@ -180,7 +180,7 @@ class Stack:
         return Counter(self.worker.metrics.totals().get("messages", {}).get(1, {}))
 
     def _execute(self, task):
-        """Tuple by tuple, as a bolt task does with slow work; each is acked when it is done."""
+        """Execute one tuple at a time, as a bolt task does with slow work, and ack it."""
         inboxes = self.worker.inboxes
         line = line_at(self.worker.topology, task)
         inbox = inboxes.open(RUN, task, inboxes.draw(RUN, task), line)
@@ -214,9 +214,9 @@ class Stack:
     ],
 )
 def test_each_message_of_slow_work_is_delivered_once(amqp_url, start_s):
-    """300 messages of a second each, four tasks, the default settings: a tenth of all that.
+    """300 messages of a second each, four tasks and default settings, all scaled to a tenth.
 
-    The last of them wait for more than two message timeouts.
+    The last messages wait for more than two message timeouts.
     """
     count = 300
     queue = filled(amqp_url, count)
@@ -235,7 +235,9 @@ def test_each_message_of_slow_work_is_delivered_once(amqp_url, start_s):
 
 
 def with_failing_first(amqp_url, failing, good=400):
-    """A queue in which messages that always fail lie before good ones: its name, and theirs."""
+    """Fill a queue with messages that always fail before good ones; return it and the failing
+    bodies.
+    """
     queue = filled(amqp_url, failing + good, RETRY)
     return queue, set(map(str, range(failing)))
 
@@ -257,7 +259,7 @@ def good_ones(stack):
 
 
 def good_ones_s(amqp_url, queue, poison, bound=None):
-    """Seconds until the first good message is done, and until all are."""
+    """Return the seconds until the first good message is done, and until all are."""
     with stack_of(amqp_url, queue, poison, bound) as stack:
         stack.attend()
         began = time.monotonic()
@@ -268,10 +270,10 @@ def good_ones_s(amqp_url, queue, poison, bound=None):
 
 
 def slowness(amqp_url, bound):
-    """Good messages alone take this many times as long as on an idle machine."""
+    """Return how many times slower good messages alone are than on an idle machine."""
     _, alone_s = good_ones_s(amqp_url, filled(amqp_url, 400, RETRY), set(), bound)
     at_once = min(bound or len(Stack.TASKS), len(Stack.TASKS))
-    # 10 ms in the bolt, and half as much on the way.
+    # 10 ms in the bolt, and half as much in between.
     return max(1.0, alone_s / (400 * 0.015 / at_once))
 
 
@@ -285,8 +287,8 @@ def check_in_time(amqp_url, first_s, all_s, bound=None):
 @pytest.mark.parametrize("bound", [None, 1])
 @pytest.mark.parametrize("failing", [4, pytest.param(8, marks=pytest.mark.rest), 50])
 def test_messages_that_always_fail_keep_no_others_waiting(amqp_url, failing, bound):
-    """The first good one is done within 5 s, all within 30 s; a busy machine takes longer for
-    any.
+    """The first good message is done within 5 s, and all within 30 s; a busy machine gets more
+    time.
     """
     queue, poison = with_failing_first(amqp_url, failing)
     first_s, all_s = good_ones_s(amqp_url, queue, poison, bound)
@@ -305,7 +307,7 @@ def test_where_one_in_two_always_fails_the_others_are_done_as_soon(amqp_url):
 @pytest.mark.rest
 @pytest.mark.parametrize("way", ["ended", "killed"])
 def test_failures_are_counted_over_restarts_of_the_spout_worker(amqp_url, way):
-    """Three workers one after the other, each of which sees some of them."""
+    """Three workers run one after the other, and each sees some of the failures."""
     failing = 50
     queue, poison = with_failing_first(amqp_url, failing, good=0)
     executed = Counter()
@@ -331,5 +333,5 @@ def test_failures_are_counted_over_restarts_of_the_spout_worker(amqp_url, way):
     check_in_time(amqp_url, first_s, all_s)
     assert ready(amqp_url, f"{queue}.dead") == failing
     tried = [executed[body] for body in poison]
-    # A worker takes one return for the end of the worker before it.
+    # A worker counts one return as the end of the worker before it.
     assert DELIVERY_LIMIT - 3 <= min(tried) <= max(tried) <= DELIVERY_LIMIT + 1 + 4

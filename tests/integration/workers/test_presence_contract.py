@@ -11,7 +11,7 @@ from tiercel import RedisUnavailableError
 from tiercel.workers.control.presence import Attendant, Seat
 from tiercel.workers.control.redis_control import RedisPresences
 
-# Long: in Redis time passes between two calls too, on a busy machine some seconds.
+# Long, because time passes between two calls in Redis: some seconds on a busy machine.
 HERE = Seat("here", timedelta(seconds=1_000))
 THERE = Seat("there", timedelta(seconds=1_000))
 ANN = Attendant("ann", "says this, and that")

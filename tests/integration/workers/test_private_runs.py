@@ -1,4 +1,4 @@
-"""Commands without an address ask the private servers of a run, and say of which."""
+"""Commands without an address use the private servers of a run, and say which run."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_nothing_is_kept_of_servers_that_are_named(tiercel, tmp_path, amqp_url, 
 
 @pytest.fixture
 def private(tiercel) -> Iterator[tuple[Settings, EmbeddedServices, threading.Event]]:
-    """The private servers of a run, as the run has them."""
+    """The private servers of a run, as the run itself starts them."""
     made = []
 
     class Seen(EmbeddedServices):

@@ -22,7 +22,7 @@ FOREVER = ["sleep", "1000"]
 
 
 def alive(pid: int) -> bool:
-    """A zombie that has not been reaped yet is dead."""
+    """A zombie that has not been reaped yet counts as dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

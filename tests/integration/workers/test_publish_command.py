@@ -1,4 +1,4 @@
-"""``tiercel publish``: files become messages in a queue, or for an exchange."""
+"""``tiercel publish``: files become messages in a queue or an exchange."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def tiercel(amqp_url, tmp_path, monkeypatch):
-    """Runs the command; returns what it printed."""
+    """Run the command; return its output."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, text=None):
@@ -40,7 +40,7 @@ def tiercel(amqp_url, tmp_path, monkeypatch):
 
 @pytest.fixture
 def refused(amqp_url, tmp_path):
-    """Runs the command, which ends with one line; returns it."""
+    """Run the command, which fails with one line; return that line."""
 
     def run(*arguments):
         finished = subprocess.run(
@@ -61,7 +61,7 @@ def refused(amqp_url, tmp_path):
 
 @pytest.fixture
 def exchange(amqp_url):
-    """A topic exchange, and a queue that gets what is published with order.new."""
+    """A topic exchange, and a queue bound to order.new."""
     name = unique("events")
     declare_queue(amqp_url, WorkQueue(name=name))
     with plain_channel(amqp_url) as channel:

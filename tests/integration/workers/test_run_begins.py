@@ -1,4 +1,4 @@
-"""The driver takes over on Redis what the run before left, or says why it cannot."""
+"""The driver takes over the remains of the previous run from Redis, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def name():
 
 @pytest.fixture
 def drive(redis_url, name):
-    """``drive(…)`` is a driver that has the lease; only one has it at a time."""
+    """``drive(…)`` is a driver with the lease; only one has it at a time."""
     made = []
 
     def driver(**settings):
@@ -142,7 +142,7 @@ def test_a_state_with_another_number_of_shards_ends_the_driver_with_one_line(
     with closing(
         RedisStateStore(ledger_spec_of(topology(name, ackers=then), (redis_url,)), run_number=1)
     ) as store:
-        # Whichever shard a key lies in.
+        # Keys for every shard.
         writes = Writes(puts={b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"})
         commit_turn(begin(store, "count", 0, 0), writes, "digest")
     driver = drive(ackers=now, bolt=Count())
@@ -167,7 +167,7 @@ def test_a_state_that_is_empty_may_have_another_number_of_shards(drive, redis_ur
 
 @pytest.fixture
 def evicting(redis):
-    """``evicting(policy, maxmemory)`` is the URL of a Redis that was told so."""
+    """``evicting(policy, maxmemory)`` is the URL of a Redis with these settings."""
     server = redis()
 
     def told(policy="allkeys-lru", maxmemory="100mb"):

@@ -1,4 +1,4 @@
-"""``tiercel spout`` that is not told which task: equal commands, as a supervisor starts them."""
+"""``tiercel spout`` without a task number: identical commands, as a supervisor starts them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def topology():
 
 
 class Worker:
-    """One process; its log is read as events."""
+    """One process; its log is parsed into events."""
 
     def __init__(
         self, folder: Path, name: str, environment: dict[str, str], *arguments: str
@@ -67,7 +67,7 @@ class Worker:
         return [json.loads(line) for line in lines]
 
     def says(self, event: str, times: int = 1) -> dict:
-        """Wait until it has logged this."""
+        """Wait until the process has logged this event."""
         found = wait_until(
             lambda: (
                 (those := [each for each in self.events() if each.get("event") == event])[
@@ -145,7 +145,7 @@ def test_another_topology_that_reads_the_queue_is_named_at_the_start(start, redi
         registry.announce(builder.build())
         alone = start("alone", tasks=1)
         alone.task()
-        alone.says("driver_missing")  # after its look for others
+        alone.says("driver_missing")  # after it has looked for others
         assert seats.report("worker", 1, Presence(active=True, pending=0))
         beside = start("beside", "--task-index", "0", "lines", tasks=1)
         told = beside.says("queue_shared")

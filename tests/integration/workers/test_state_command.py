@@ -1,4 +1,4 @@
-"""``tiercel state`` on a real Redis: what people and scripts see of a stateful bolt."""
+"""``tiercel state`` on a real Redis: the state of a stateful bolt, for people and scripts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def announce(redis_url, name, shards):
 
 @pytest.fixture(params=[1, 3])
 def name(redis_url, request):
-    """A topology that ran, in one shard or in several, and left the words in its state."""
+    """A topology that has run, in one shard or in several, and left words in its state."""
     name = unique("looked-at")
     announce(redis_url, name, request.param)
     spec = topology_named(redis_url, name).ledger_spec((redis_url,))
@@ -152,7 +152,7 @@ def test_what_a_stranger_wrote_is_shown_harmlessly(tiercel, redis_url):
 
 
 def test_to_look_ends_no_turn(tiercel, name, redis_url):
-    """A running task goes on writing: the look is no attempt and no run."""
+    """A running task goes on writing, because reading is neither an attempt nor a run."""
     spec = topology_named(redis_url, name).ledger_spec((redis_url,))
     with closing(RedisStateStore(spec, run_number=1)) as store:
         turn = begin(store, "count", 0, 2)

@@ -1,4 +1,4 @@
-"""``tiercel state export`` and ``import`` on a real Redis: a state moves whole, or not at all."""
+"""``tiercel state export`` and ``import`` on a real Redis: all of a state moves, or none."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def announce(redis_url, name, shards, bolts=("count", "other")):
 
 @contextmanager
 def store_of(redis_url, name, run_number=None, shards=None):
-    """The states of a topology, by default in a run that begins now."""
+    """Open the states of a topology, by default in a new run."""
     run_number = int(time.time() * 1_000_000) if run_number is None else run_number
     spec = topology_named(redis_url, name).ledger_spec((redis_url,))
     spec = replace(spec, shards=shards or spec.shards)
@@ -74,7 +74,7 @@ def words_of(redis_url, name, bolt="count", shards=None):
 
 @pytest.fixture(params=[1, 3])
 def name(redis_url, request):
-    """A topology that ran, in one shard or in several, and left two states."""
+    """A topology that has run, in one shard or in several, and left two states."""
     name = unique("moved")
     announce(redis_url, name, request.param)
     put(redis_url, name, "count", WORDS)
@@ -425,7 +425,7 @@ def test_many_large_entries_move_within_bounds(tiercel, redis_url, file):
 def test_the_recipe_of_the_page_moves_a_renamed_bolt_with_its_counts(
     tiercel, name, redis_url, tmp_path, monkeypatch
 ):
-    """Runs the commands of docs/upgrades.md as they are, for this topology."""
+    """Runs the commands of docs/upgrades.md unchanged, for this topology."""
     monkeypatch.chdir(tmp_path)
     [recipe] = re.findall(r"## A savepoint\n.*?\n\n((?:    [^\n]*\n)+)", UPGRADES, re.DOTALL)
     commands = [line.split(" # ")[0].split() for line in recipe.splitlines()]

@@ -1,5 +1,5 @@
-"""``tiercel status``: its words, its JSON and its exit code, beside ``top``, metrics and the
-``/health`` of the monitor, from real servers that are broken.
+"""``tiercel status``: its text, JSON and exit code agree with ``top``, metrics and the monitor's
+``/health``, on real servers with faults.
 """
 
 import json
@@ -30,14 +30,14 @@ from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
 
 def status(*arguments):
-    """The exit code, and what it prints."""
+    """Return the exit code and the output."""
     with one_line_errors():
         result = CliRunner().invoke(app, ["status", *arguments], catch_exceptions=False)
     return result.exit_code, result.output
 
 
 def found(*arguments):
-    """The exit code, and its JSON about one topology."""
+    """Return the exit code and the JSON about one topology."""
     code, output = status("--json", *arguments)
     [line] = [line for line in output.splitlines() if line.startswith("{")]
     return code, json.loads(line)
@@ -55,7 +55,7 @@ def name(amqp_url, redis_url):
 
 @pytest.fixture
 def alone(redis):
-    """A Redis of the test's own, which knows the topology "alone"."""
+    """A Redis for this test alone, which knows the topology "alone"."""
     server = redis()
     builder = TopologyBuilder("alone")
     builder.set_spout("lines", QueueSpout("alone-lines"))
@@ -115,7 +115,7 @@ def test_a_topology_that_is_strained_is_one(name, redis_url, amqp_url):
         put(amqp_url, f"{name}.dead", b"bad")
         servers = [name, "--redis", redis_url, "--amqp", amqp_url]
         code, said = found(*servers)
-        # No process runs the bolt, which this test does not have.
+        # No process runs the bolt, since this test starts none.
         left = [each for each in said["findings"] if each["kind"] != "task_without_process"]
         assert [(each["kind"], each["level"]) for each in left] == [
             ("timeouts", "strained"),

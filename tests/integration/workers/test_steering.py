@@ -1,5 +1,5 @@
-"""``tiercel activate``, ``deactivate`` and ``kill`` against Redis, with spout tasks and a driver
-that are there or not.
+"""``tiercel activate``, ``deactivate`` and ``kill`` on Redis, with and without spout tasks and a
+driver.
 """
 
 import threading
@@ -22,7 +22,7 @@ from tiercel.workers.control.registry import Registry
 
 @pytest.fixture
 def name(redis_url):
-    """A topology with two spout tasks that has been announced."""
+    """The name of an announced topology with two spout tasks."""
     name = f"steered-{uuid.uuid4().hex}"
     builder = TopologyBuilder(name, Config(message_timeout_secs=0.5))
     builder.set_spout("lines", QueueSpout(name), parallelism=2)
@@ -32,7 +32,7 @@ def name(redis_url):
 
 
 class Workers:
-    """Two spout tasks and a driver that obey, as real ones do."""
+    """Two spout tasks and a driver that obey like real ones."""
 
     def __init__(self, redis_url, name, pending):
         self.control = RedisControl(redis_url, name)
@@ -191,7 +191,7 @@ def test_a_number_of_tasks_is_ordered_and_seen_obeyed(tiercel, name, workers):
         def begin():
             wait_until(lambda: running.control.rebalanced(NO_REBALANCE).parallelism == {"sink": 4})
             running.run = "18"
-            # This one began before the order.
+            # This task began before the order.
             time.sleep(0.6)
             running.numbers = {"sink": 4}
             running.run = "19"

@@ -1,5 +1,5 @@
-"""Escape sequences in bodies, reasons and names never reach a terminal: every command that
-shows them, on a pty.
+"""Escape sequences in bodies, reasons and names never reach a terminal: every command that shows
+them, on a pty.
 """
 
 import os
@@ -21,20 +21,18 @@ from tiercel.queues.publishing.dead_letters import show
 from tiercel.workers.control.registry import Registry
 
 EVIL = "\x1b]0;OWNED\x07\x1b]52;c;ZWNobw==\x07\x1b[31;5;7m\x9b31;5;7m\u202eOWNED"
-# rich writes colours and moves the cursor by itself; none of these.
+# rich itself writes colours and moves the cursor, but writes none of these.
 OBEYED = (b"\x1b]", b"\x07", b"\x1b[31;5;7m", "\x9b".encode(), "\u202e".encode())
 
 
 def topology_of(name: str) -> str:
-    """The topology of a queue; no topology can have a name that is not printable."""
+    """Return the topology of a queue; its name must be printable."""
     return f"OWNED-{name[-8:]}"
 
 
 @pytest.fixture(scope="module")
 def name(amqp_url, redis_url):
-    """A queue, the bolt that works on it, its errors and dead letters: all with escape
-    sequences in them.
-    """
+    """A queue, its bolt, errors and dead letters, all with escape sequences."""
     name = unique(f"evil{EVIL}")
     builder = TopologyBuilder(topology_of(name))
     builder.set_spout("lines", QueueSpout(name))
@@ -63,9 +61,9 @@ def name(amqp_url, redis_url):
 
 @pytest.fixture
 def tiercel(amqp_url, redis_url):
-    """Return what a command sends to a terminal.
+    """Return the text that a command sends to a terminal.
 
-    With a text to wait for, the command is ended then.
+    The command is ended once the text ``until`` has appeared.
     """
     environment = {
         **os.environ,
@@ -165,5 +163,5 @@ def all_of(terminal):
     while True:
         try:
             seen += os.read(terminal, 65536)
-        except OSError:  # the other end was closed
+        except OSError:  # the other end is closed
             return bytes(seen)

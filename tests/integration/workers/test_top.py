@@ -112,7 +112,7 @@ def test_at_a_terminal_it_goes_on_until_it_is_told_to_end(name, redis_url):
     seen = bytearray()
 
     def says(text):
-        with suppress(OSError):  # the other end was closed
+        with suppress(OSError):  # the other end is closed
             while select.select([ours], [], [], 0)[0]:
                 seen.extend(os.read(ours, 65536))
         return text in seen
@@ -151,7 +151,7 @@ def test_the_first_look_is_at_a_topology_that_runs(redis):
         assert lease.take(Holder(driver="driver"))
         watcher.look("b", Window.ALL_TIME)
         assert watcher.look(None, Window.ALL_TIME).overview.name == "b"
-        # A monitor that has just begun sees it at once.
+        # A monitor that has just started sees it at once.
         with closing(Watcher(Addresses(redis_urls=(server.url,)))) as other:
             assert other.look(None, Window.ALL_TIME).overview.name == "b"
 

@@ -1,5 +1,5 @@
-"""Entries in Redis by a newer tiercel or a stranger are passed over with one line that names them,
-and stop nothing else.
+"""Redis entries of a newer tiercel or a stranger are skipped with one line that names them, and
+block nothing else.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def ledger(spec):
 
 @pytest.fixture
 def inboxes(spec):
-    """Those of the first run; the bolt tasks are 2 and 3."""
+    """The inboxes of the first run; the bolt tasks are 2 and 3."""
     with closing(open_inboxes(spec)) as made:
         made.adopt("1", [2, 3])
         yield made
@@ -71,7 +71,9 @@ def frames(*parts: bytes) -> bytes:
 
 
 def snapshot(*chunks: bytes, places: bytes = b"", told: bytes = b"") -> bytes:
-    """One that says where its tuples are, what is told of them, and that no thread held any."""
+    """Build a snapshot with the places of its tuples, the facts about them, and no tuples held by
+    threads.
+    """
     return frames(b"", b"attributes", places, told, b"", *chunks)
 
 
@@ -179,5 +181,5 @@ def test_suspects_that_cannot_be_read_are_passed_over(client, redis_url, name, l
         assert book.load(token).suspects == ()
         entered("2", name, MemoryInboxes(), ledger, book)
     assert ledger.pending() == 0
-    assert len(lines()) == 2  # one for each look
+    assert len(lines()) == 2  # one line per look
     assert all("'r:1:1'" in line for line in lines())

@@ -1,5 +1,5 @@
-"""A note, an order, a presence or a counter of a newer tiercel or a stranger hides no other
-topology from monitors.
+"""A note, order, presence or counter of a newer tiercel or a stranger hides no other topology from
+monitors.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_a_note_that_cannot_be_read_hides_no_other_topology(watched, own_client,
     for content in NOTES.values():
         own_client.hset("tiercel:topologies", "strange", content)
         assert list(announced.topologies()) == ["word-count"]
-        # The same one is not told of twice by one who looks again and again.
+        # A monitor that looks again and again reports the same entry only once.
         assert list(announced.topologies()) == ["word-count"]
     assert len(lines()) == len(NOTES)
     assert all("the note of topology 'strange'" in line for line in lines())

@@ -1,6 +1,4 @@
-"""Spouts of the user's own: an ack or a fail for each tuple, on the task that emitted
-it, exactly once.
-"""
+"""A user's own spouts get one ack or fail per tuple, on the task that emitted it."""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ from tiercel.workers.spout.process import SpoutProcess
 TASKS = 3
 TUPLES = 40
 TIMEOUT_S = 6.0
-# Fate of tuple n at its first attempt: n % 4. At the second one it is acked.
+# Fate of tuple n at its first attempt: n % 4. At the second attempt it is acked.
 ACKED, FAILED, FORGOTTEN, RAISED = range(4)
 
 
 class Replaying(Spout):
-    """Emits its tuples, and once more those that failed; every other one from ``fail`` itself."""
+    """Emits its tuples, and failed tuples once more; every other one from ``fail`` itself."""
 
     output_fields = "task long, n long, attempt long"
-    # (task, what, message id, reason, thread) of every call, by all tasks.
+    # (task, method, message id, reason, thread) of every call, by all tasks.
     told: ClassVar[list] = []
 
     def open(self, config, context):
@@ -78,7 +76,7 @@ class Triple(BasicBolt):
 
 
 class End(Bolt):
-    """Does to the last of three parts what the number says."""
+    """Treats the last of three parts as the tuple's number says."""
 
     def execute(self, tup, collector):
         fate = tup["n"] % 4 if tup["part"] == 2 and tup["attempt"] == 1 else ACKED
@@ -110,7 +108,7 @@ def complete():
 
 
 class OneHost:
-    """In the place of Spark: the bolt tasks of each run, on threads of this process."""
+    """Replaces Spark: runs the bolt tasks of each run on threads of this process."""
 
     grows = False
 
@@ -150,7 +148,7 @@ class HostThread:
 
 @contextmanager
 def bolts(topology, redis_url):
-    """Do what the driver does, without Spark; yields the driver's ledger."""
+    """Do the driver's work without Spark; yield the driver's ledger."""
     driver = Driver(topology, (redis_url,), "local[1]")
     runs = driver._runs
 
@@ -171,7 +169,7 @@ def bolts(topology, redis_url):
 
 
 def on_spout_workers(request):
-    """Three workers on a real Redis, each on a thread of its own."""
+    """Run three workers on a real Redis, each on its own thread."""
     redis_url = request.getfixturevalue("redis_url")
     replaying = topology()
     workers = [

@@ -52,7 +52,7 @@ def test_edges_of_neighbouring_anchors_positions_and_targets_are_all_different()
 
 
 def test_an_edge_is_never_zero():
-    # The mix is a bijection: exactly one state gives 0, and undoing it finds the anchor that would.
+    # The mix is a bijection: exactly one state gives 0, and inverting it finds the anchor.
     zero = (-0x9E3779B97F4A7C15) % 2**64
     assert mix(zero) == 0
     unlucky = zero ^ mix(3 << 32 | 5)

@@ -1,4 +1,4 @@
-"""Keys follow from the identity and the way of a tuple, and from nothing else."""
+"""Keys follow from the identity and the path of a tuple, and from nothing else."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ def test_a_body_is_compared_with_what_is_remembered_of_it() -> None:
     now = Said(content=7 << 100, short=7)
     assert not now.contradicts(7 << 100)
     assert now.contradicts(8 << 100)
-    # Of a version that kept 32 bits.
+    # Written by an older version, which kept 32 bits.
     assert not now.contradicts(7)
     assert now.contradicts(8)
-    # Nothing is known of one of the two.
+    # One of the two contents is unknown.
     assert not now.contradicts(0)
     assert not Said().contradicts(8)
     assert not Said().contradicts(8 << 100)
@@ -147,7 +147,7 @@ def test_a_body_is_compared_with_what_is_remembered_of_it() -> None:
 def test_any_number_of_a_spout_of_ones_own_tells_two_messages_apart(one, other) -> None:
     mine, others = (said(keys_of(b"a", content=each)) for each in (one, other))
     assert mine.contradicts(others.content) == (one != other)
-    # A version before kept the lower 32 bits of it.
+    # An older version kept the lower 32 bits of the number.
     assert mine.short == one % 2**32
 
 
@@ -159,7 +159,7 @@ def test_keys_are_spread_over_all_their_bits() -> None:
 
 
 def test_the_keys_are_those_that_running_topologies_have_remembered() -> None:
-    """Change them, and every message that is remembered takes effect once more."""
+    """If they changed, every remembered message would take effect once more."""
     [first] = lanes_of(children(keys_of(b"order-17"), [1], [0], "book"))
     assert first is not None
     assert first[:16].hex() == "d8a5f9709e31b362d657509a2f0da040"

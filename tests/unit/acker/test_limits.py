@@ -1,4 +1,4 @@
-"""Properties of the limits in memory, on simulated time: the rate, the parts, what is lost."""
+"""Properties of the limits in memory, on simulated time: the rate, its split, and lost permits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ calls = st.lists(
 
 @dataclass
 class Crowd:
-    """Tasks that always want more, and come when they are told to, each somewhat late."""
+    """Tasks that always want more permits and ask when they are told to, each a little late."""
 
     rate: Rate
     count: int = 4
@@ -86,7 +86,7 @@ def test_no_time_has_more_permits_than_its_rate_and_a_full_bucket(rate, calls):
         for now, permits in taken[first:]:
             total += permits
             passed_us = (now - taken[first][0]) * 1e6
-            # A microsecond per call, and what doubles of this size are off.
+            # Tolerates a microsecond per call, and the rounding of floats of this size.
             bound = (passed_us + rate.depth_us + 2 * len(taken)) / rate.interval_us
             assert total <= bound + 1e-3
 
@@ -172,14 +172,14 @@ def test_a_clock_that_jumps_gives_a_full_bucket_at_most_and_takes_no_more(rate, 
         clock.now += jump
         assert drain(limits) <= full
         again_ms = limits.take(1, {b"": 1})[b""].again_ms
-        # From an empty bucket: what it waits for is the next permit, and no clock.
+        # The bucket is empty, so the wait is for the next permit, whatever the clock says.
         assert again_ms <= min(rate.interval_us / 1000 + 1, LONGEST_WAIT_MS)
         clock.now += rate.interval_us / 1e6 + 0.001
         assert limits.take(1, {b"": 1})[b""].permits == 1
 
 
 def drain(limits, task=1):
-    """Take all that a bucket holds, one by one: for more a task would wait."""
+    """Take all permits of a bucket one by one, since a request for more would have to wait."""
     total = 0
     while limits.take(task, {b"": 1})[b""].permits:
         total += 1

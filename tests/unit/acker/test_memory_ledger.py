@@ -1,4 +1,4 @@
-"""Questions for the twin alone; the contract suite has the rest."""
+"""Cases that only the twin has; the contract suite covers the rest."""
 
 from datetime import timedelta
 

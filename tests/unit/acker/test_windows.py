@@ -1,4 +1,4 @@
-"""The counts of the tasks of a component, together."""
+"""Counts of all tasks of a component, added up."""
 
 from tiercel.acker.metrics.contract import total_of
 

@@ -1,4 +1,4 @@
-"""Figures that the benchmark makes of its measurements, and their way into the pages."""
+"""Figures computed from the measurements, and how they get into the pages."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ def drained(rate, **cpu):
 
 
 def a_round(factor):
-    """On a machine that is ``factor`` times as fast."""
+    """Return a round on a machine that is ``factor`` times as fast."""
     rates = {
         "bare": 40_000,
         "basic": 16_000,
@@ -87,7 +87,7 @@ def latencies(rate, p50):
 
 
 def storm_round(factor):
-    """On a machine where tiercel is ``factor`` times as fast, and Storm is not."""
+    """Return a round in which tiercel is ``factor`` times as fast, and Storm is not."""
     rates = {"arrow": 24_000 * factor, "basic": 16_000 * factor, "java": 30_000, "python": 1_600}
     latency = [latencies(rate, 9.0) for rate in (100, 1_000)]
     return {what: {**drained(rate, Redis=0.01), "latency": latency} for what, rate in rates.items()}
@@ -375,7 +375,7 @@ def test_every_tag_is_settled_once_whatever_is_acked_with_multiple(order, prefix
     for tag in [*order[:15], *prefixes, *order[15:], 29]:
         if tag in settled:
             continue
-        # A prefix is what a worker acks with ``multiple``: up to a tag that is open still.
+        # A prefix is everything that a worker acks with ``multiple``: up to the first unacked tag.
         settled += tags.settle(tag, multiple=tag in prefixes or tag == 29)
     assert sorted(settled) == [*([0] if 0 in settled else []), *range(1, 30)]
 

@@ -1,6 +1,4 @@
-"""Calls of ``bench.inbox`` and ``bench.steps``, on inboxes and a ledger in memory: their order,
-not their price.
-"""
+"""Order of the calls of ``bench.inbox`` and ``bench.steps``, on twins in memory; not their cost."""
 
 import itertools
 
@@ -16,7 +14,7 @@ URL = "redis://127.0.0.1:1/0"
 
 
 class FakeClient:
-    """A server that uses a millisecond per look at what it has used."""
+    """Server that spends a millisecond of CPU per query of its usage."""
 
     looks = itertools.count(1)
 

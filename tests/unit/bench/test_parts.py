@@ -1,4 +1,4 @@
-"""The price of a tuple on inboxes in memory, and the model of what grows past one machine."""
+"""The cost of a tuple on inboxes in memory, and the model of growth past one machine."""
 
 from collections import Counter
 
@@ -63,7 +63,7 @@ def test_the_time_of_an_activity_is_without_that_of_an_activity_that_it_calls(mo
         inner()
 
     activities._wrapped("outer", calls_twice)()
-    # Each reading of the clock is 10 ns after the one before: 50 ns in all, 20 of them inside.
+    # Each reading of the clock is 10 ns after the last: 50 ns in all, 20 of them inside.
     assert dict(activities._ns) == {"inner": 20, "outer": 30}
 
 

@@ -1,6 +1,4 @@
-"""Conditions of the benchmark: a topology is ready, has work left, or its run
-counts for nothing.
-"""
+"""Conditions of a valid benchmark run: the topology is ready and still has work left."""
 
 from types import SimpleNamespace
 
@@ -21,7 +19,7 @@ from tiercel.workers.control.presence import NEW, Holder, Lease, SpoutSeats
 
 
 class Parts:
-    """In memory, what a running topology keeps in Redis."""
+    """State that a running topology keeps in Redis, here in memory."""
 
     def __init__(self):
         self.topology = basic()

@@ -1,4 +1,4 @@
-"""Slow work in the benchmark: what is published, what counts, and what a point of the curve is."""
+"""Slow work in the benchmark: messages published, messages counted, and a point of the curve."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ from tests.support.pump import Pump
 
 
 class FakeRedis:
-    """Counts as Redis does."""
+    """Redis client that counts as Redis does."""
 
     executions: ClassVar[Counter[int]] = Counter()
 
@@ -89,7 +89,7 @@ def test_a_message_that_was_not_executed_just_as_often_as_needed_spoils_the_run(
 
 
 def latencies(how, number, beside_s):
-    """Rows as the probe writes them: the long tuple and the others."""
+    """Return rows as the probe writes them: the long tuple and the others."""
     return np.array(
         [
             (100.0 + each / how.rate, how.long_ms / 1000 if each == number else beside_s)

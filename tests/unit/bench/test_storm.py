@@ -1,4 +1,4 @@
-"""Storm beside us: what its part does without Maven, and which of its runs count."""
+"""The Storm side of the benchmark: its steps without Maven, and which of its runs count."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,7 +93,7 @@ def test_words_count_if_each_of_the_acked_sentences_is_in_the_counts(topology, t
     (tmp_path / "counted-3").write_text("40")
     (tmp_path / "counted-4").write_text("30")
     topology.check_words()
-    # The report was acked, too, and has no words.
+    # The report was acked too, and has no words.
     topology.check_words()
     (tmp_path / "counted-4").write_text("31")
     with pytest.raises(BenchError, match="Storm counted 71 words instead of 70"):

@@ -1,4 +1,4 @@
-"""While packages are installed their services must not start.
+"""Services do not start while packages are installed.
 
 Afterwards nothing of ours may keep any service from starting.
 """
@@ -24,8 +24,10 @@ def policy(tmp_path: Path) -> Path:
 
 @contextmanager
 def installing(policy: Path, script: str = "read line") -> Iterator[subprocess.Popen]:
-    """The shell that installs, with an apt-get that does this: by default it waits for a line."""
-    # Another file each time: a killed shell may have left a process that starts the old one.
+    """Run the installing shell with an apt-get that executes ``script``; by default it waits for a
+    line.
+    """
+    # A new file each time, because a process left by a killed shell may have the old one open.
     new = policy.parent / "new"
     new.write_text(f"#!/bin/sh\n{script}\n")
     new.chmod(0o755)
@@ -41,15 +43,15 @@ def installing(policy: Path, script: str = "read line") -> Iterator[subprocess.P
 
 
 def answer(policy: Path) -> int:
-    """Return what Debian is told when it asks whether a service may start."""
+    """Return the answer that Debian gets when it asks whether a service may start."""
     return subprocess.run([str(policy), "some-server", "start"], check=False).returncode
 
 
 def written(policy: Path, instead_of: str = "") -> bool:
-    """Return True once it is complete: the shell closes it, and lets it be executed after that.
+    """Return True once the policy is complete: the shell closes it before it makes it executable.
 
-    The text is looked at first. The other way round the mode may be that of the old file, and the
-    text the first line of the new one, which cannot be executed while the shell writes it.
+    The text is read before the mode. In the other order the mode could be the old file's and the
+    text the first line of the new one, which is not executable while the shell writes it.
     """
     try:
         return policy.read_text() != instead_of and policy.stat().st_mode & 0o111 != 0

@@ -1,6 +1,6 @@
-"""The values of the Helm chart: each is on its page, with its default, and the schema takes it.
+"""Values of the Helm chart: each is on its page with its default, and the schema accepts it.
 
-What helm makes of them: tests/acceptance/test_chart.py.
+Helm's output: tests/acceptance/test_chart.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.pages import page
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-# Each is one row of the page.
+# Each of these objects is one row of the page.
 WHOLE = ("resources", "masterResources")
 # Lists that the page describes in words.
 TOLD = ("topologies", "networkPolicy.monitorFrom")

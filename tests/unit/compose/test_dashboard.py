@@ -1,4 +1,4 @@
-"""The dashboard of Grafana keeps topologies apart, and adds no queue up twice."""
+"""The Grafana dashboard keeps topologies apart and counts no queue twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 DASHBOARD = json.loads((Path(__file__).parents[3] / "compose/grafana-dashboard.json").read_text())
 TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
-# Several topologies share these.
+# Several topologies share these metrics.
 SHARED = {"queue", "server"}
 
 

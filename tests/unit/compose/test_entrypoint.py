@@ -1,4 +1,4 @@
-"""The image's entry point: a command as it is, or an executor that Spark asks Kubernetes for."""
+"""The image's entry point runs a command unchanged, or an executor for Spark on Kubernetes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASKED = {
 
 
 def run(folder: Path, *command: str, **variables: str) -> list[str]:
-    """Return each argument of the ``java`` that it starts, or of the command."""
+    """Return each argument of the ``java`` that the entry point starts, or of the command."""
     for name in ("java", "show"):
         program = folder / name
         program.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')

@@ -1,4 +1,4 @@
-"""Packages of the image: exactly what runs tiercel and its monitor."""
+"""The image has exactly the packages that tiercel and its monitor need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALSO = {"async-timeout"}
 
 
 def needed(requirements: list[str]) -> set[str]:
-    """These packages and all that they need, by installed metadata."""
+    """Return these packages and all their dependencies, by installed metadata."""
     found: dict[str, set[str]] = {}
     waiting = [Requirement(text) for text in requirements]
     while waiting:

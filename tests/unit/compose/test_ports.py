@@ -1,4 +1,4 @@
-"""Ports of the loopback interface, and the users that listen on them."""
+"""Ports of the loopback interface, and the users listening on them."""
 
 from __future__ import annotations
 

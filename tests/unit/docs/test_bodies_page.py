@@ -1,4 +1,4 @@
-"""docs/bodies-and-retries.md: its tests pass, and it has every option."""
+"""docs/bodies-and-retries.md: its tests pass, and it lists every option."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = page("bodies-and-retries.md")
 
 
 def options(title: str) -> dict[str, str]:
-    """Return option and default of each row of a table of options."""
+    """Return the option and default of each row of a table of options."""
     [section] = re.findall(rf"^### {title}\n(.*?)(?=^#|\Z)", PAGE, re.DOTALL | re.MULTILINE)
     return dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) ?\|", section, re.MULTILINE))
 

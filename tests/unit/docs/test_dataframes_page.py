@@ -1,4 +1,4 @@
-"""docs/dataframes.md has the options and columns that there are."""
+"""docs/dataframes.md lists exactly the options and columns that exist."""
 
 from __future__ import annotations
 

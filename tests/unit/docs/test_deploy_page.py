@@ -1,5 +1,5 @@
-"""The pages for operators: their commands are taken by the real tiercel, and the table of
-docs/sizing.md is what the model says.
+"""Pages for operators: tiercel accepts their commands, and the table of docs/sizing.md matches the
+model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from tests.support.pages import ROOT, commands_on, page
 from tiercel.workers.cli.app import loaded
 
-# Each with the least number of commands that it has: fewer, and they are not found any more.
+# The least number of commands on each page; fewer means that the parser misses them.
 PAGES = {
     "deploy.md": 6,
     "upgrades.md": 3,

@@ -22,7 +22,7 @@ def test_the_topology_on_the_page_runs():
     page = topology()
     feeder = feeder_for(page, "orders")
     properties = {"message_id": "m-1", "headers": {"tenant": "a"}, "priority": 7}
-    # The sink has no broker here: what it would be given is what counts.
+    # Without a broker, the test looks at the tuples that the sink receives.
     with LocalCluster(with_spouts(page, {"orders": feeder})) as cluster:
         feeder.feed(["o-1", "north"], properties=properties)
         feeder.feed(["o-2", "south"], properties={"headers": {}})

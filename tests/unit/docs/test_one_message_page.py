@@ -1,6 +1,4 @@
-"""docs/one-message.md names the nine steps of a message; the code takes and logs them in this
-order.
-"""
+"""docs/one-message.md names the nine steps of a message; the code takes and logs them in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README and the pages in docs: every file, heading and test that they name is there."""
+"""Every file, heading and test named by the README and the pages in docs exists."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,8 @@ IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
-# `tests/unit/test_x.py::test_y`, `tests/unit/test_x.py`, and `::test_z`, which is of
-# the file before it.
+# `tests/unit/test_x.py::test_y`, `tests/unit/test_x.py`, and `::test_z`, which means the file named
+# before it.
 TEST = re.compile(r"`(tests/[\w/]+\.py)?(?:::(test_\w+))?`")
 
 # `acker/ledger.py`: a file of the package.

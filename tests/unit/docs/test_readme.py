@@ -1,4 +1,4 @@
-"""README's topology is one that runs, and its commands are ones that there are."""
+"""The README's topology runs, and its commands exist."""
 
 import re
 from pathlib import Path

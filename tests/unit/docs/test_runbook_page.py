@@ -1,4 +1,4 @@
-"""docs/runbook.md has an entry for each alert, and each alert leads to its entry."""
+"""docs/runbook.md has an entry for each alert, and each alert links to its entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/semantics.md: what it says is held by tests, and these are there."""
+"""docs/semantics.md names a test for each guarantee, and these tests exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The site: every page is on it, in the order of its navigation, and every public name."""
+"""The site has every page in the order of its navigation, and every public name."""
 
 from __future__ import annotations
 

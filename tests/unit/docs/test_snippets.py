@@ -1,4 +1,4 @@
-"""Python and commands of all pages: Python is Python, and commands are ones that there are."""
+"""On all pages, Python snippets compile and commands exist."""
 
 from __future__ import annotations
 

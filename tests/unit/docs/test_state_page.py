@@ -1,4 +1,4 @@
-"""docs/state.md: its bolt does what the page says, and its table is complete."""
+"""docs/state.md: its bolt behaves as the page says, and its table is complete."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""docs/tutorial.md as far as it needs no server: its files are saved, its tests run, its commands
-are taken. tests/acceptance/test_tutorial.py does the rest.
+"""The part of docs/tutorial.md that needs no server: files are saved, tests run, commands parse.
+
+tests/acceptance/test_tutorial.py does the rest.
 """
 
 from __future__ import annotations

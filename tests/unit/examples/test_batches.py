@@ -22,7 +22,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch) -> None:
 
 
 def guesses(*texts: str, parallelism: int = 1) -> tuple[LocalCluster, list[list[Any]]]:
-    """Return what the model says of these texts, in the order of the texts."""
+    """Return the model's guess for each text, in order."""
     spec = model.topology()
     guess = spec.bolts["guess"]
     builder = TopologyBuilder("guesses")

@@ -16,7 +16,7 @@ from tiercel.testing import FeederSpout, LocalCluster
 
 
 class Partners(BaseHTTPRequestHandler):
-    """Busy the first time of each event; one partner is gone."""
+    """Partners that are busy the first time they get an event; one partner is gone."""
 
     seen: Counter[tuple[str, str]]
 

@@ -1,4 +1,4 @@
-"""Messages are settled when the batch that read them is committed, and once."""
+"""Messages are settled once, when the batch that read them is committed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_a_committed_batch_is_settled_once(batches):
 def test_what_was_never_planned_is_not_settled_by_an_offset_that_spark_was_not_given(
     batches, offset
 ):
-    """It is a mistake, or of another reader."""
+    """Such an offset is a mistake, or comes from another reader."""
     assert batches.commit(offset) == []
     batches.plan(0, 3)
     assert tags(batches.commit(max(offset, 4))) == [[1, 2, 3]]
 
 
 def test_a_batch_that_spark_commits_without_its_rows_is_settled(batches):
-    """The optimizer found that nothing comes of them."""
+    """Spark skips the rows if the optimizer finds that they do not affect the result."""
     assert tags(batches.commit(3)) == [[1, 2, 3]]
     assert tags(batches.commit(5)) == [[4], [1]]
 
@@ -67,7 +67,7 @@ def test_a_message_that_failed_is_settled_with_its_batch(batches):
 
 
 def test_a_message_can_fail_in_the_first_of_two_open_batches(batches):
-    """Both have messages of one consumer's one channel."""
+    """Both batches have messages of the same channel."""
     failure = MessageFailure("no", again=False)
     assert batches.fail([(MessageKey(0, 1, 1), failure), (MessageKey(0, 1, 4), failure)]) == 2
 

@@ -1,4 +1,4 @@
-"""Messages become rows: all columns by default, those of the given schema else."""
+"""Messages become rows with all columns, or with the columns of the given schema."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_schema_that_does_not_fit_is_refused(field, said):
 
 
 def test_a_property_without_a_true_value_is_null_and_costs_no_other_row():
-    """A publisher that writes milliseconds, for a query that asks for all columns."""
+    """For example, a publisher writes milliseconds, and a query asks for all columns."""
     found = rows([delivery(1, timestamp=10), delivery(2, timestamp=1 << 62)]).rows
     assert [each is not None for each in found.column("timestamp").to_pylist()] == [True, False]
 
@@ -164,7 +164,7 @@ def test_no_rows_are_no_pieces():
 
 
 def test_large_rows_among_small_ones_are_no_large_piece():
-    """Spark refuses a task of more than 128 MiB, and would do so after each restart."""
+    """Spark refuses a task of more than 128 MiB, and would refuse it again after each restart."""
     bodies = [b"x"] * 5_000 + [b"x" * 4 * 1024 * 1024] * 6
     found = rows([delivery(tag, body) for tag, body in enumerate(bodies)]).rows
     pieces = cut(found, 1)

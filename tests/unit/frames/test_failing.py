@@ -11,7 +11,7 @@ READER = "0123456789abcdef"
 
 
 def test_a_message_of_which_there_are_several_rows_fails_once():
-    """As after ``explode``: it is counted once, too."""
+    """For example after ``explode``; the failure is also counted once."""
     rows = [(f"{READER}.0.1.7", "first"), (f"{READER}.0.1.8", None), (f"{READER}.0.1.7", "second")]
     assert sorted(_by_reader(rows)[READER]) == [[0, 1, 7, "first"], [0, 1, 8, ""]]
 

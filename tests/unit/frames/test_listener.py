@@ -1,4 +1,4 @@
-"""The listener finds the readers of a query in its progress, in each version's notation."""
+"""The listener finds a query's readers in its progress, in the notation of each Spark version."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ def progress(*ends):
     "offset",
     [
         f'{{"reader":"{READER}","messages":7}}',
-        # As a client of Spark Connect has it with PySpark 4.1.
+        # As a client of Spark Connect gets it from PySpark 4.1.
         f"{{'reader': '{READER}', 'messages': 7}}",
     ],
     ids=["JSON", "Python"],

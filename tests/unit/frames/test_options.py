@@ -1,4 +1,4 @@
-"""Options are read strictly: a slip is an error that says what can be written."""
+"""Options are read strictly: a typo is an error that lists the valid options."""
 
 from __future__ import annotations
 

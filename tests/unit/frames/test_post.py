@@ -1,4 +1,4 @@
-"""Words reach a reader on the same host, and no other user."""
+"""Calls reach a reader on the same host, and no process of another user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READER = "0123456789abcdef"
 
 @pytest.fixture
 def own_folder(monkeypatch):
-    """A folder with a short name, unlike ``tmp_path``: that of a socket may have 107 bytes."""
+    """A folder with a short path, unlike ``tmp_path``: a socket's path is limited to 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="tiercel-") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
@@ -81,12 +81,12 @@ class TestPost:
         alive.close()
 
     def test_a_reader_that_looks_who_is_there_troubles_no_other(self, own_folder, caplog):
-        """Its log would say that a word was lost."""
+        """The other reader would log a lost call."""
         heard = []
         old = Post("a" * 16, lambda word: heard.append(word) or {})
         os.utime(own_folder / f"tiercel-readers-{os.getuid()}" / f"{'a' * 16}.sock", (1, 1))
         Post("b" * 16, lambda word: word).close()
-        # The look came first, and has a thread of its own.
+        # The probe came first, and has its own thread.
         assert tell("a" * 16, {"committed": 1}) == {}
         wait_until(lambda: not [each for each in threading.enumerate() if "_answer" in each.name])
         old.close()
@@ -96,7 +96,9 @@ class TestPost:
     def test_where_its_name_is_taken_another_folder_is_used_by_readers_and_callers(
         self, own_folder
     ):
-        """As another user can in the temporary folder of all, with a folder, a link or a file."""
+        """Another user can take the name in the shared temporary folder with a folder, link or
+        file.
+        """
         taken = own_folder / f"tiercel-readers-{os.getuid()}"
         taken.mkdir(mode=0o755)
         first = Post("a" * 16, lambda word: {"from": "a"})

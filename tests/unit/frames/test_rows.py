@@ -1,4 +1,4 @@
-"""Rows become messages: a body, properties by their names, and a way to go."""
+"""Rows become messages: a body, named properties, and a routing key."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_rows_that_are_written_again_have_the_same_ids():
 
 @pytest.mark.parametrize("other", [{"body": "b"}, {"routing_key": "old"}, {"type": "offer"}])
 def test_another_row_at_the_same_place_has_another_id(other):
-    """After a shuffle rows may come in another order when a task is repeated: a consumer that
-    drops what it has seen would lose one.
+    """After a shuffle, a repeated task may see its rows in another order; a consumer that drops
+    duplicates by id would then lose one.
     """
     row = {"body": "a", "routing_key": "new", "type": "order"}
     assert ids([row]) != ids([row | other])
@@ -93,7 +93,7 @@ def test_properties_are_columns_by_their_names():
 
 
 def test_what_tells_of_an_arrival_is_passed_over():
-    """So a query may write the rows that it read."""
+    """A query may therefore write the rows that it read."""
     row = {"body": "a", "queue": "old", "delivery_count": 3, "redelivered": True, "delivery": "x"}
     [one] = messages([row], queue="orders")
     assert one.routing_key == "orders"

@@ -1,4 +1,4 @@
-"""The process of a reader ends in good order, however often Spark says so."""
+"""A reader's process shuts down cleanly, however often Spark tells it to stop."""
 
 import signal
 import subprocess

@@ -24,9 +24,7 @@ def test_an_engine_that_is_away_leaves_no_connection_behind(monkeypatch, host):
 
 @pytest.fixture
 def accounts(monkeypatch):
-    """``accounts(users, groups)``: this process is the first of the users, all of which have
-    (name, uid, gid).
-    """
+    """``accounts(users, groups)``: users are (name, uid, gid), and this process is the first."""
 
     def are(users: list[tuple[str, int, int]], groups: list[tuple[str, int, list[str]]]) -> None:
         listed = [

@@ -1,4 +1,4 @@
-"""An outage is one line when it begins and one when it ends, for any number of parts that wait."""
+"""An outage is logged once when it begins and once when it ends, however many parts are waiting."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Keys by their digest: equal ones have one, others have others, in every process."""
+"""Digests of keys: equal keys have the same digest in every process, other keys another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's line of an error, and the user's part of its traceback."""
+"""The line of the user's code in an error, and the user's part of its traceback."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def again(order):
 
 @pytest.fixture
 def helpers(tmp_path, monkeypatch):
-    """A module of the user's in a package, and one beside it."""
+    """A module of the user's in a package, and another beside the package."""
     (tmp_path / "shop_of_mine").mkdir()
     (tmp_path / "shop_of_mine" / "__init__.py").write_text("")
     (tmp_path / "shop_of_mine" / "helpers.py").write_text(HELPERS)
@@ -82,7 +82,7 @@ def test_a_bolt_that_is_installed_is_its_user_s_own(helpers, monkeypatch):
     monkeypatch.setattr(reasons, "_is_library", lambda file: "test_places" not in file)
     module = helpers("shop_of_mine.helpers")
     error = raised(module.read, "{")
-    # Begins where the bolt does.
+    # The traceback begins at the bolt.
     error.__traceback__ = error.__traceback__.tb_next
     assert place_of(error) == "shop_of_mine/helpers.py:10"
 

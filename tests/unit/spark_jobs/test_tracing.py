@@ -1,4 +1,4 @@
-"""OpenTelemetry: parents in headers, spans of bolts and batches, and what the receiver may do."""
+"""OpenTelemetry: parents in headers, spans of bolts and batches, and misbehaving receivers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class AsyncUpper(AsyncBolt):
 
 
 class ByHand(Bolt):
-    """Acks and fails by hand, in a later call."""
+    """Acks and fails explicitly, in a later call."""
 
     output_fields = "word string"
 
@@ -213,7 +213,7 @@ def test_each_execute_has_a_span_below_that_of_the_tuple_that_emitted_it(bolt, t
     assert len(spans.named("execute last")) == 2
     for last in spans.named("execute last"):
         assert spans.path_of(last) == [*CALL, "execute last"]
-    # What a library does in a call nests in the call.
+    # A library's span in a call nests in the call's span.
     for get in spans.named("GET"):
         assert spans.path_of(get) == [*CALL, "GET"]
     whole = spans.one("process in")
@@ -235,7 +235,7 @@ def test_a_call_with_many_tuples_has_one_span_with_links(bolt):
     assert len(messages) == 3
     assert {batch.parent.span_id, *(link.context.span_id for link in batch.links)} == messages
     assert batch.attributes["messaging.batch.message_count"] == 3
-    # Emissions of other traces come from the span that their tuple came from.
+    # Emissions of other traces are children of the span that their tuple came from.
     parents = {span.parent.span_id for span in spans.named("execute last")}
     assert parents == {batch.context.span_id, *(link.context.span_id for link in batch.links)}
     assert len(parents) == len({span.context.trace_id for span in spans.named("execute last")}) == 3
@@ -347,7 +347,7 @@ def test_log_lines_in_a_span_name_it():
 
 
 class Away:
-    """An exporter whose receiver is away, until it is not."""
+    """An exporter whose receiver is away until the test says otherwise."""
 
     def __init__(self):
         self.away = True

@@ -1,4 +1,4 @@
-"""The word that a process leaves about where it runs."""
+"""The record a process leaves about where it runs."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""No test is left out of both `make test` and `make test-all`, and none is in both."""
+"""Every test is in exactly one of `make test` and `make test-all`."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ COLLECT = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cac
 
 
 def recipe(target):
-    """The lines of one target of the Makefile."""
+    """Return the lines of one target of the Makefile."""
     [lines] = re.findall(
         rf"^{target}:.*\n((?:(?:\t|ifeq|else|endif).*\n)+)", MAKEFILE, re.MULTILINE
     )
@@ -69,9 +69,8 @@ def test_a_slow_test_is_where_the_target_that_takes_slow_ones_looks():
 
 
 def test_every_test_that_is_collected_is_one_of_the_two():
-    """In the two folders where marks decide the most.
-
-    To collect all of them takes half a minute.
+    """Checked in the two folders where marks matter most, because collecting all tests takes half a
+    minute.
     """
     argv = [
         *COLLECT,

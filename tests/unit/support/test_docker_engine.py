@@ -1,4 +1,4 @@
-"""Without a Docker engine a test is left out, and in CI it fails."""
+"""Without a Docker engine a test is skipped, but fails in CI."""
 
 from __future__ import annotations
 

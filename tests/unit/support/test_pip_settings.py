@@ -1,4 +1,4 @@
-"""A machine's pip configuration, as it is handed to the build of an image."""
+"""The machine's pip configuration, as passed to the build of an image."""
 
 from __future__ import annotations
 

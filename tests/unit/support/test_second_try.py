@@ -1,4 +1,4 @@
-"""A late test is run again; one that saw a promise broken is not."""
+"""A test that was too late is run again; a test that saw a broken promise is not."""
 
 import subprocess
 import sys

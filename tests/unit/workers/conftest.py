@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, in an environment without settings."""
+    """The current folder, with an environment without settings."""
     for name in list(os.environ):
         if name.startswith("TIERCEL_"):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Addresses that are given in parts, as Secrets of operators and managed servers have them."""
+"""Addresses in parts, as in the Secrets of operators and managed servers."""
 
 from urllib.parse import unquote, urlsplit
 
@@ -99,7 +99,7 @@ def test_a_port_is_a_number_of_a_port(port, monkeypatch):
 def test_an_address_of_an_earlier_place_overrides_one_of_a_later_place_in_either_form(
     folder, monkeypatch
 ):
-    """A variable for one command overrides what the project's file says."""
+    """For example, a variable for one command overrides the project's file."""
     (folder / "tiercel.toml").write_text('amqp = "amqp://of-file"\nredis_host = "of-file"')
     given(monkeypatch, amqp_host="of-variable", redis="redis://of-variable")
     settings = Settings.load()
@@ -125,7 +125,7 @@ def test_a_child_of_a_process_with_parts_has_the_whole_address(folder, monkeypat
 
 
 def test_the_port_that_kubernetes_makes_of_a_service_is_no_part(monkeypatch):
-    """A Service named tiercel-redis, in a pod with enableServiceLinks."""
+    """For example, of a Service named tiercel-redis, in a pod with enableServiceLinks."""
     given(monkeypatch, redis_port="tcp://10.0.0.1:6379", redis="redis://redis")
     assert Settings.load().redis == "redis://redis"
     monkeypatch.delenv("TIERCEL_REDIS")

@@ -1,4 +1,4 @@
-"""The settings: where they come from, and that passwords stay inside."""
+"""Sources of settings, and the secrecy of passwords."""
 
 from __future__ import annotations
 

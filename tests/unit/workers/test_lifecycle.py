@@ -1,4 +1,4 @@
-"""While Redis is away a worker waits, says so once, and ends when it shall."""
+"""While Redis is down a worker waits, logs it once, and ends on request."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def test_a_file_that_cannot_be_written_is_said_once_and_the_work_goes_on(tmp_pat
     assert [record.event for record in caplog.records] == ["heartbeat_failed"]
 
 
-# The handler breaks into a wait for the event that it is to set: its lock is held then.
+# The handler interrupts a wait for the event that it sets, while the event's lock is held.
 PROGRAM = """
 import os, signal, threading
 from tiercel.workers.lifecycle import on_signals
@@ -72,7 +72,7 @@ def test_another_signal_is_heard_too():
 
 
 class Redis:
-    """Is away for so many calls."""
+    """Is down for this many calls."""
 
     def __init__(self, away: int) -> None:
         self.away = away

@@ -15,8 +15,8 @@ from tiercel.workers.loading import load_topology, spark_options_of, with_spark_
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch):
-    """``module(source)`` writes a module with a name of its own into the current folder and
-    returns that name.
+    """``module(source)`` writes a module with a new name into the current folder and returns the
+    name.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

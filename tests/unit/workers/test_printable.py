@@ -1,6 +1,4 @@
-"""Characters that a terminal would obey are escaped, in one place for everything that is
-shown or logged.
-"""
+"""Characters that a terminal would obey are escaped, in one place for all output and logs."""
 
 import ast
 import io
@@ -29,7 +27,7 @@ EVIL = (
 
 
 def obeyed(text, kept=""):
-    """The characters that a terminal obeys, or that change how it shows others."""
+    """Return the characters that a terminal obeys, or that change how it shows others."""
     return [
         each
         for each in text
@@ -114,7 +112,7 @@ def test_what_a_command_says_holds_none(capsys):
 
 
 def test_there_is_one_way_to_the_terminal():
-    """Code that makes a cell or writes a line by itself forgets the escaping."""
+    """Code that makes a cell or writes a line by itself would forget the escaping."""
     for path in (ROOT / "workers").rglob("*.py"):
         if path.name in ("terminal.py", "cells.py"):
             continue

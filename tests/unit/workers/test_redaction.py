@@ -1,4 +1,4 @@
-"""Passwords stay out of what is shown, whatever characters they have, and in linear time."""
+"""Passwords are removed from all output, whatever their characters, and in linear time."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ PASSWORDS = (
     "S3:CRET",
     "S3, CR ET",
 )
-# A password where a user belongs: none of these characters is in one.
+# A password in the place of a user may have none of these characters.
 LONE = "redis://{}@redis:6379/0"
 
 

@@ -1,4 +1,4 @@
-"""Settings in files: their order of precedence, their typos, and passwords that others can read."""
+"""Settings in files: their precedence, their typos, and passwords that other users can read."""
 
 import shutil
 import tempfile
@@ -38,7 +38,7 @@ def refused(**given):
 
 
 def test_each_place_overrides_the_places_after_it(folder, monkeypatch):
-    """The order of the page: command line, environment, .env, secrets, and a TOML file."""
+    """The order on the page: command line, environment, .env, secrets, and a TOML file."""
     secrets = folder / "secrets"
     secrets.mkdir()
     write("tiercel.toml", 'master = "local[5]"')

@@ -93,7 +93,7 @@ class LetterList:
         self._actions = actions
         self._cache = cache
         self._go = go
-        # All letters that were read, and by the key of their row those that are shown.
+        # All letters that were read, and the shown letters by the key of their row.
         self._listed: Sequence[DeadLetter] = ()
         self._letters: dict[str, DeadLetter] = {}
         self._opened: set[str] = set()

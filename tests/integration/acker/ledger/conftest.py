@@ -1,4 +1,4 @@
-"""The ledgers that the contract suite runs on."""
+"""Ledgers for the contract suite."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ OWNERS = 3
 
 @pytest.fixture
 def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
-    """``make_spec(shards=…, message_timeout=…)``: a ledger with a name of its own on the
-    session's server.
+    """``make_spec(shards=…, message_timeout=…)``: a ledger with its own name on the session's
+    server.
     """
 
     def make(**changed) -> LedgerSpec:

@@ -1,4 +1,4 @@
-"""The contract of ``Ledger`` and ``OutcomeFeed``, held against every backend."""
+"""The contract of ``Ledger`` and ``OutcomeFeed``, run over every backend."""
 
 from __future__ import annotations
 

@@ -26,10 +26,9 @@ def proxy(redis_url):
 
 @pytest.fixture
 def flaky(proxy, make_spec):
-    """A ledger whose replies the proxy may lose."""
+    """A ledger whose replies the proxy can drop."""
     made = RedisLedger(make_spec(urls=(proxy.url,)))
-    # Every script once, or the lost reply would be the one that says that the server does
-    # not know it yet.
+    # Run every script once; otherwise the lost reply could be the one for an unknown script.
     made.register(1, [ROOT, OTHER], [A, B])
     made.apply(token(9), updates({5: A}))
     made.release([5])
@@ -45,7 +44,7 @@ def server(redis):
 
 @pytest.fixture
 def mortal(server, make_spec):
-    """A ledger on a server of its own."""
+    """A ledger on its own server."""
     made = RedisLedger(make_spec(urls=(server.url,)))
     yield made
     made.close()
@@ -468,7 +467,7 @@ def test_a_primary_that_becomes_a_replica_takes_no_writes_until_it_is_one_again(
 
 
 def test_a_new_connection_is_made_when_the_primary_became_a_replica(server, redis, make_spec):
-    """The name in the URL leads to the new primary, and the old one keeps its connections."""
+    """The name in the URL leads to the new primary, while the old server keeps its connections."""
     new = redis()
     with connect(new.url) as client:
         client.config_set("requirepass", urlsplit(server.url).password)

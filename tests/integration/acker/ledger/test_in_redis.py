@@ -1,4 +1,4 @@
-"""The ledger in a real server: keys, expiry, encodings, memory, a cluster's rules."""
+"""The ledger on a real server: keys, expiry, encodings, memory, and the rules of a cluster."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def open_one(make_spec):
 
 
 def keys_of(client, ledger) -> dict[str, bytes]:
-    """Every key of a ledger by what follows the hash tag."""
+    """Return every key of a ledger by its part after the hash tag."""
     found = client.keys(f"tiercel:{{{ledger._spec.topology}:*")
     return {key.decode().partition("}:")[2]: key for key in found}
 
 
 def fill(ledger, client):
-    """One key of each kind."""
+    """Make one key of each kind and return them."""
     ledger.feed(1).close()
     ledger.register(1, [ROOT, OTHER, 3], [A, B, 0])
     ledger.apply(token(), updates({ROOT: A}))
@@ -181,7 +181,7 @@ def test_the_steps_of_a_shard_lie_in_one_small_hash_however_many_there_were(clie
 
 
 def everything(ledger) -> None:
-    """Every script, over all shards and several slices."""
+    """Run every script, over all shards and several slices."""
     ledger.begin("run")
     ledger.fence("run", 0, 0)
     drawn = RootIds(timedelta(seconds=30)).draw(5000)
@@ -222,7 +222,7 @@ def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_st
         return send(self, commands)
 
     ledger = open_one(shards=4)
-    # Drawn roots lie in twenty buckets, which in one of a hundred draws leave a shard out.
+    # Drawn roots fall into twenty buckets, which in one of a hundred draws leave a shard empty.
     roots = [high << 40 | 7 for high in range(2000)]
     every = updates(dict.fromkeys(roots, A))
     ledger.register(1, roots, [A] * len(roots))
@@ -238,7 +238,7 @@ def test_calls_of_all_shards_on_one_server_leave_together_with_those_of_other_st
 def test_roots_spread_evenly_over_the_shards(open_one, client):
     ledger = open_one(shards=4)
     roots = RootIds(timedelta(seconds=30)).draw(40_000)
-    # By the bucket, of which there are 417: a shard has 104 of them, give or take nine.
+    # Roots are sharded by their bucket, of which there are 417: 104 per shard, plus or minus nine.
     ledger.register(1, roots, [A] * len(roots))
     sizes = []
     for shard in range(4):
@@ -250,8 +250,8 @@ def test_roots_spread_evenly_over_the_shards(open_one, client):
 
 @pytest.fixture
 def cluster_url(tmp_path):
-    """One server in cluster mode with all slots: it refuses scripts that touch a key outside
-    their KEYS' slot.
+    """One server in cluster mode with all slots: it refuses a script that touches a key outside the
+    slot of its KEYS.
     """
     port = free_port()
     bus_port = free_port()

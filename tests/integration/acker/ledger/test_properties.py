@@ -1,9 +1,9 @@
-"""Random topologies, random faults: the ledger against an expectation made of sets, and
-Redis against memory.
+"""Random topologies and faults: the ledger against an expectation made of sets, and Redis against
+memory.
 
-For every run that can be made up: a root is acked only when every tuple of its tree that the ledger
-heard of has been processed; it has one outcome at most; and where the bolts are deterministic and
-everything arrived, none is left without.
+In every generated run, a root is acked only when every tuple of its tree known to the ledger has
+been processed, and has at most one outcome. If the bolts are deterministic and everything arrived,
+each root has an outcome.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def spec_of(url: str, shards: int) -> LedgerSpec:
 
 
 def deliveries(random: Random, expected: Expectation) -> list[Attempt]:
-    """In any order: what survives at least once, everything perhaps several times, what
-    died perhaps never.
+    """Deliver surviving calls at least once, any call possibly several times, and calls of dead
+    attempts possibly never, in any order.
     """
     calls: list[Attempt] = []
     for attempts in expected.run.attempts.values():
@@ -157,7 +157,7 @@ def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(
             slices = random.randint(1, len(attempt.roots) - 1)
             perform_all(ledger.applying(*attempt.arguments())[:slices])
             expected.deliver(attempt, slices)
-        # A surviving attempt is repeated until it got through.
+        # A surviving attempt is repeated until it succeeds.
         ledger.apply(*attempt.arguments())
         expected.deliver(attempt)
     check(ledger, feed, expected)
@@ -177,11 +177,11 @@ class Steps:
             for step in range(3)
         ]
         self.expected = [Expectation(run, self._shard_of) for run in runs]
-        # The last step that a shard has heard of, by task and shard.
+        # Last step known to a shard, by task and shard.
         self._last: dict[tuple[int, int], int] = {}
 
     def deliver(self, attempt: Attempt) -> bool:
-        """Tell the expectation; whether the reply should be that the call is stale."""
+        """Tell the expectation; return True if the call should be refused as stale."""
         task = attempt.token.task
         step = attempt.token.step
         last = {root: self._last.get((task, self._shard_of(root)), 0) for root in attempt.roots}
@@ -192,8 +192,8 @@ class Steps:
         return any(found > step for found in last.values())
 
     def calls(self, random: Random) -> list[Attempt]:
-        """Each step's calls after those of the step before, of which some come again
-        at any later time.
+        """Put each step's calls after those of the step before, some of which come again at any
+        later time.
         """
         calls: list[Attempt] = []
         for expected in self.expected:
@@ -208,7 +208,7 @@ class Steps:
 @settings(UNHURRIED, max_examples=100)
 @given(seed=SEEDS, temper=st.sampled_from((0, 0.2, 0.8)), shards=st.sampled_from((0, 1, 3)))
 def test_zombies_of_earlier_steps_change_nothing(redis_url, seed, temper, shards):
-    """``shards`` 0: in memory."""
+    """``shards`` 0 means in memory."""
     random = Random(seed)
     steps = Steps(random, temper, shards or 1)
     spec = spec_of(redis_url, shards or 1)

@@ -1,5 +1,5 @@
-"""Steps in order: what is remembered of them, and what zombies of older steps, attempts and runs
-may do (nothing).
+"""Steps in order: what is remembered of them, and that zombies of older steps, attempts and runs
+change nothing.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def open_redis(make_spec):
 
 
 def pass_hours(redis_url: str, ledger: RedisLedger) -> None:
-    """Delete each key that a clock would delete while timeouts are reset and the feed is read."""
+    """Delete each key that would expire while timeouts are reset and the feed is read."""
     prefix = f"tiercel:{{{ledger._spec.topology}:0}}:"
     with connect(redis_url) as client:
         for key in client.keys(prefix + "*"):
@@ -193,7 +193,7 @@ def pass_hours(redis_url: str, ledger: RedisLedger) -> None:
 
 
 def test_a_step_is_known_hours_later(open_redis, redis_url):
-    """An executor is cut off for many timeouts, and brings its step again when it is back."""
+    """An executor is cut off for many timeouts, and repeats its step when it is back."""
     ledger = open_redis()
     feed = ledger.feed(1)
     ledger.register(1, [ROOT], [A])

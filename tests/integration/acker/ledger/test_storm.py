@@ -1,4 +1,4 @@
-"""The acker's answers, sequence by sequence, beside Storm's (see docs and Storm's
+"""The acker's answers compared with Storm's, sequence by sequence (see docs and Storm's
 ``Acker.java``).
 """
 

@@ -1,4 +1,4 @@
-"""The limits that the contract suite runs on, and the time that passes for them."""
+"""Limits for the contract suite, and the time that passes for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STANDS_STILL = "{'1700000000', '0'}"
 
 @dataclass
 class MemoryPlace:
-    """Limits in this process, and their clock."""
+    """Limits in this process, with their clock."""
 
     now: float = 1_000_000.0
     _made: dict[Rate, MemoryLimits] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class MemoryPlace:
 
 @dataclass
 class RedisPlace:
-    """A server's clock cannot be moved: what it has noted moves the other way."""
+    """A server's clock cannot be moved, so its stored times move the other way."""
 
     url: str
     shards: int
@@ -67,7 +67,7 @@ class RedisPlace:
         return limits
 
     def buckets(self) -> Iterator[tuple[Any, bytes]]:
-        """Each key of a limit, with a client for it."""
+        """Yield each key of a limit, with a client for it."""
         for shard in range(self.shards):
             prefix = shard_prefix(self.topology, shard)
             client = connect(self.url, prefix)
@@ -104,8 +104,8 @@ def _without_a_clock(*names: str, package: str = "tiercel.acker") -> str:
 def place(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> MemoryPlace | RedisPlace:
-    """No time passes but by ``pass_time``: a task is too late after a fifth of a second, which a
-    busy machine may take between two calls.
+    """Time passes only by ``pass_time``: a task is late after a fifth of a second, which a busy
+    machine may need between two calls.
     """
     if request.param == "memory":
         return MemoryPlace()

@@ -1,4 +1,4 @@
-"""The contract of ``RateLimits``, held against both backends."""
+"""The contract of ``RateLimits``, run over both backends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_without_a_permit_a_task_is_told_when_the_next_one_comes(place):
     one(limits)
     grant = one(limits)
     assert grant.permits == 0
-    # The bucket held a tenth of a second beside the permit.
+    # Besides the permit, the bucket had a tenth of a second of credit.
     assert 500 <= grant.again_ms <= 900
     place.pass_time(grant.again_ms / 1000)
     assert one(limits).permits == 1
@@ -40,7 +40,7 @@ def test_a_call_gets_one_grant_and_stands_in_line_for_the_rest(place):
     limits = place.open(Rate(permits=100))
     grant = one(limits, wanted=12)
     assert grant.permits == 5
-    # Six are left of the eleven in a full bucket.
+    # Six of the eleven permits of a full bucket are left.
     assert grant.again_ms == 0
     assert one(limits, wanted=7).permits == 5
 

@@ -1,4 +1,4 @@
-"""The limits in Redis: what they cost, what is shared, what survives a lost reply."""
+"""The limits in Redis: their cost, what tasks share, and lost replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_value_is_one_small_string_that_expires(in_redis):
     for client, key in found:
         assert client.strlen(key) == 8 + 24
         assert client.memory_usage(key) <= 256
-        # Until the bucket is full, and half a minute and the longest wait more.
+        # The time until the bucket is full, plus half a minute and the longest wait.
         assert 90_000 <= client.pttl(key) <= 100_000
 
 
@@ -124,7 +124,7 @@ def test_four_tasks_get_what_the_rate_says_by_the_server_s_clock(in_redis):
     rate = Rate(permits=200)
     got = Counter()
     calls = Counter()
-    # Seconds by which a task came too late to lose nothing: the machine stood still.
+    # Seconds by which a task was too late to keep its permits, because the machine stalled.
     late = []
     over = threading.Event()
 

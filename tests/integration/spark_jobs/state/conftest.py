@@ -1,4 +1,4 @@
-"""The stores that the contract suite runs on."""
+"""Stores for the contract suite."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ Runs = Callable[[int], StateStore]
 
 @pytest.fixture
 def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
-    """``make_spec(shards=…, urls=…)``: a topology with a name of its own on the
-    session's server.
-    """
+    """``make_spec(shards=…, urls=…)``: a topology with its own name on the session's server."""
 
     def make(**changed) -> LedgerSpec:
         settings = {
@@ -39,9 +37,9 @@ def make_spec(redis_url: str) -> Callable[..., LedgerSpec]:
     params=["memory", "redis", "redis in three shards", "redis cluster in three shards"]
 )
 def run(request) -> Iterator[Runs]:
-    """``run(run_number)``: the store as the run of that number sees it.
+    """``run(run_number)``: the store as seen by the run of that number.
 
-    All of one test see the same entries.
+    All runs of one test see the same entries.
     """
     made: list[StateStore] = []
     if request.param == "memory":

@@ -1,4 +1,4 @@
-"""A task keeps values of its own entries from step to step, and never one that another changed."""
+"""A task caches its own entries from step to step, and never an entry that another task changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Task:
         return state
 
     def commit(self, state: KeyValueState, digest: str = "d", calls: int | None = None) -> bool:
-        """Make these calls of the commit, or all; returns whether it is complete."""
+        """Make these calls of the commit, or all; return True if it is complete."""
         effects = state.writing(digest)[:calls]
         for effect in effects:
             assert effect.perform()
@@ -188,7 +188,7 @@ def test_a_run_after_this_one_knows_nothing_of_it_and_ends_it(run):
 
 
 def test_a_server_that_lost_its_last_second_is_read_again(make_spec):
-    """It has the turn, and not the commit."""
+    """The server has the turn, but not the commit."""
     spec = make_spec()
     store = RedisStateStore(spec, 1)
     one = Task(store, 0)
@@ -231,7 +231,7 @@ def test_a_value_that_grows_and_shrinks_is_counted_once(pair):
 
 
 class Fate:
-    """Two tasks that write keys of both, in random order. Some die on the way, or go on without
+    """Two tasks write each other's keys in random order. Some die on the way, or go on without
     knowing that they were replaced.
     """
 
@@ -266,7 +266,8 @@ class Fate:
             assert state.increment(key, by) == self.expected[key] + by
         effects = state.writing("d")
         if effects and random.random() < 0.2:
-            # Dies in its commit; its successor undoes it, before or after the other task's step.
+            # The task dies in its commit; its successor undoes it, before or after the other task's
+            # step.
             for effect in effects[: random.randrange(len(effects))]:
                 assert effect.perform()
             self.tasks[index] = Task(self.open_store(), index)
@@ -280,7 +281,7 @@ class Fate:
         self.steps[index] += 1
         if random.random() < 0.1:
             with suppress(StaleTurnError):
-                # A successor repeats the step: it reads what was before, and writes nothing.
+                # A successor repeats the step: it reads the earlier values, and writes nothing.
                 self.tasks[index] = again = Task(self.open_store(), index)
                 repeated = again.open(self.steps[index] - 1, *keys)
                 for key in keys:
@@ -299,7 +300,7 @@ UNHURRIED = settings(
 
 @pytest.fixture
 def _never_pauses(monkeypatch):
-    """Whatever is kept is used in the next step."""
+    """Use the cache in every step."""
     monkeypatch.setattr(key_value, "_LONGEST_PAUSE", 0)
 
 

@@ -1,4 +1,4 @@
-"""The contract of ``StateStore``, held against every backend."""
+"""The contract of ``StateStore``, run over every backend."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_the_same_work_again_writes_nothing_however_often(store):
 
 
 def test_other_work_after_a_commit_is_told_so_and_the_first_stays(store):
-    """Messages that the first attempt acked are gone from the queue: they must stay counted."""
+    """Messages that the first attempt acked are gone from the queue, so they must stay counted."""
     commit(store, 0, add(a=1, b=1), digest="d1")
     assert commit(store, 0, add(a=1), digest="d2") is Applied.CONFLICTING
     assert commit(store, 0, Writes(), digest="d3") is Applied.CONFLICTING
@@ -227,7 +227,7 @@ def test_a_later_run_goes_on_with_the_entries_and_its_own_numbers(run):
 
 @pytest.mark.parametrize("task", [0, 1, 7])
 def test_nothing_of_an_earlier_run_is_written_any_more_by_any_task_of_the_component(run, task):
-    """Also by a task that the later run, with fewer of them, does not have."""
+    """This includes a task that the later run, with fewer tasks, does not have."""
     earlier = run(1000)
     later = run(2000)
     zombie = begin(earlier, "count", task, 12)
@@ -358,7 +358,7 @@ def test_a_sum_that_comes_to_zero_is_there_and_one_that_is_taken_back_is_not(sto
 
 @pytest.mark.parametrize("found", [b"007", b"-0", b"+1", b" 1", b"1 ", b"0x1", b"1e3", b"nan"])
 def test_a_text_that_lua_takes_for_a_number_is_no_number(store, found):
-    """The twin in memory follows Python, which reads some of them."""
+    """The twin in memory follows Python, which accepts some of these texts."""
     commit(store, 0, put(a=found, b=b"1"))
     turn = begin(store, "count", 0, 1)
     try:

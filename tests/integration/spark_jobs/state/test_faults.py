@@ -1,4 +1,4 @@
-"""Lost replies, commits that broke off, servers that die or forget."""
+"""Lost replies, interrupted commits, and servers that die or lose data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tiercel.spark_jobs.state.store import Writes
 FIELDS = [b"%d" % n for n in range(12)]
 
 
-# By the version before packed records: step 3 is complete, step 4 has made one of two calls.
+# Written by the version before packed records: step 3 is complete, step 4 has made one of two
+# calls.
 OLD_RUN = {b"run_number": b"1", b"shards": b"1", b"tasks": b"1"}
 OLD_TURN = {
     b"attempts": b"2",
@@ -31,7 +32,7 @@ OLD_TURN = {
 }
 OLD_ENTRIES = {b'"a"': b"7", b'"b"': b"-7", b'"z"': b"1", b'"new"': b"-3", b'"p"': b'"put"'}
 OLD_UNDO = {b'"a"': b"+2", b'"new"': b"*-3", b'"p"': b"-", b"[1,2]": b'="x"'}
-# After the second call, the last one.
+# After the second call, which is the last.
 OLD_LAST = (
     {b"committed": b"1 4", b"digest": b"d4", b"calls": b"2"},
     {b'"b"': b"1152921504606846969"},
@@ -81,8 +82,7 @@ def small_slices(monkeypatch):
 @pytest.mark.parametrize("lost", ["begin", "read", "commit"])
 def test_a_call_whose_reply_was_lost_takes_effect_once(proxy, make_spec, opened, lost):
     store = opened(spec=make_spec(urls=(proxy.url,)))
-    # Every script once, or the lost reply would be the one that says that the server does
-    # not know it yet.
+    # Run every script once; otherwise the lost reply could be the one for an unknown script.
     commit_turn(begin(store, "count", 0, 0), adding(1), "d")
     if lost == "begin":
         proxy.lose_next()
@@ -114,7 +114,7 @@ def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(
     turn = begin(store, "count", 0, 1)
     assert now(store) == dict.fromkeys(FIELDS, b"1")
     assert turn.committed_digest is None
-    # Other work than the one that broke off: that has acked nothing.
+    # Other work than in the interrupted commit, which has acked nothing.
     assert commit_turn(turn, adding(5, FIELDS[:6]), "other") is Applied.FRESH
     assert now(store) == dict.fromkeys(FIELDS[:6], b"6") | dict.fromkeys(FIELDS[6:], b"1")
 
@@ -153,12 +153,12 @@ def test_a_later_run_takes_back_what_the_one_before_left_half_done(make_spec, op
 
 @pytest.mark.usefixtures("small_slices")
 def test_a_final_commit_is_never_taken_back_by_those_that_come_later(make_spec, opened):
-    """Its shards learn only by the home shard that it is final."""
+    """Its shards learn only from the home shard that the commit is final."""
     spec = make_spec(shards=3)
     for run_number in (1, 2, 3):
         store = opened(run_number, spec)
         for step in range(3):
-            # Some begin and come to nothing, in all shards or only in the first.
+            # Some turns begin and end without a commit, in all shards or only in the first.
             begin(store, "count", 0, step)
             store._shards_of("count", 0)[0].begin(
                 Turn(run_number=run_number, step=step), "?", []
@@ -182,7 +182,7 @@ def test_a_commit_that_another_attempt_interrupts_leaves_nothing(make_spec, open
 
 @pytest.mark.parametrize("moment", ["before its writes", "after its writes"])
 def test_beginning_that_arrives_a_second_time_takes_nothing_back(make_spec, opened, moment):
-    """A repeat of the client's that was held up on the network."""
+    """The repeat is the client's, and was held up on the network."""
     spec = make_spec(shards=2)
     store = opened(spec=spec)
     turn = begin(store, "count", 0, 4)
@@ -265,7 +265,7 @@ def test_a_full_server_takes_what_a_step_writes_so_that_the_step_can_end(server,
 
 
 def leave_as_the_version_before(spec, *, complete):
-    """Write what the scripts of that version wrote, byte by byte."""
+    """Write the same bytes as that version's scripts."""
     keys = StateKeys(spec.topology, 0, "count")
     entries, run, turn, undo = keys.of(0)
     with connect(spec.urls[0]) as client:

@@ -1,4 +1,4 @@
-"""The memory of applied tuples, held against every backend: written, taken back and read with the
+"""The memory of applied tuples, on every backend: marks are written, undone and read with the
 state.
 """
 
@@ -120,7 +120,7 @@ def test_marks_of_a_commit_that_broke_off_are_taken_back_with_its_entries(
 
 @pytest.mark.parametrize("calls", range(1, 12))
 def test_a_mark_that_may_be_taken_back_is_not_trusted_by_another_task(store, small_slices, calls):
-    """Else it would ack a message whose effect is gone when the run ends."""
+    """Otherwise it could ack a message whose effect is undone when the run ends."""
     doomed = begin(store, "count", 0, 1)
     writes = applying(*NAMES[:10], a=1, b=1, c=1, d=1)
     whole = len(doomed.writing(writes, "d"))
@@ -138,7 +138,7 @@ def test_a_mark_that_may_be_taken_back_is_not_trusted_by_another_task(store, sma
 def test_a_mark_that_becomes_final_meanwhile_is_waited_for(store, small_slices, monkeypatch):
     monkeypatch.setattr(redis_store, "_PATIENCE_S", 10.0)
     slow = begin(store, "count", 0, 1)
-    # The last call, in the home shard, has entries: all marks are there before.
+    # The last call, to the home shard, writes entries; all marks are written before it.
     effects = slow.writing(applying(*NAMES[:10], **dict.fromkeys("abcdefghij", 1)), "d")
     for effect in effects[:-1]:
         effect.perform()
@@ -222,7 +222,7 @@ class Clock:
         ).perform()
 
     def idle(self, seconds, retention_s=DAY):
-        """As long as this nothing comes, and the driver is there."""
+        """Pass this time without tuples, while the driver is there."""
         for _ in range(seconds // 5):
             self.moved("ran_at", -5)
             self.store.age("count", retention_s)
@@ -311,7 +311,7 @@ def test_marks_of_a_version_before_are_read_counted_and_forgotten(aging):
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_many_that_are_known_do_not_hold_up_redis(make_spec, redis_url, shards):
-    """As when all that was in flight comes again after a restart."""
+    """For example when everything in flight comes again after a restart."""
     tasks = 16
     store = RedisStateStore(make_spec(shards=shards), 1)
     names = [[f"{task}-{number}" for number in range(2_000)] for task in range(tasks)]
@@ -330,10 +330,10 @@ def test_many_that_are_known_do_not_hold_up_redis(make_spec, redis_url, shards):
 
 
 def test_a_remembered_tuple_takes_fifty_two_bytes(make_spec, redis_url, monkeypatch):
-    """With a word and a number that it emitted, and buckets as full as with a million marks.
+    """Measured with a word and an emitted number, and with buckets as full as for a million marks.
 
-    16 of them are the digest by which another message with its identity is known. Forty were
-    enough with a digest of four bytes, for which a second body is found in a minute.
+    16 of the bytes are a digest that tells another message with the same identity apart. A digest
+    of four bytes made it forty, but a second body for it is found in a minute.
     """
     monkeypatch.setattr(redis_shard, "BUCKETS", 128)
     spec = make_spec()
@@ -361,9 +361,9 @@ UNHURRIED = settings(
 
 
 class World:
-    """Tasks that are given the same tuples, and apply each that they do not recall.
+    """Tasks that receive the same tuples, and apply each tuple that they do not recall.
 
-    A turn begins, recalls and commits; between these others go on, and each may die anywhere.
+    A turn begins, recalls and commits; in between, other turns go on, and each may die anywhere.
     """
 
     def __init__(self, random: Random, open_store) -> None:
@@ -392,7 +392,7 @@ class World:
         self.sealed: dict[int, list[str]] = {}
 
     def round(self) -> None:
-        """Several tasks at once, each with some of the same few tuples."""
+        """Run several tasks at once, each with some of the same few tuples."""
         tasks = self.random.sample(range(TASKS), self.random.randint(1, TASKS))
         turns = []
         for task in tasks:
@@ -438,7 +438,7 @@ class World:
         fresh = [name for name in names if key_of(name) not in found]
         digest = " ".join(sorted(fresh))
         if turn.committed_digest is not None:
-            return  # whatever this attempt did: the effects of the first stay
+            return  # whatever this attempt did, the first one's effects stay
         if fresh:
             for effect in turn.writing(applying(*fresh, **dict.fromkeys(fresh, 1)), digest):
                 yield

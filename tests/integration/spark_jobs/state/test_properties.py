@@ -1,6 +1,4 @@
-"""Random steps, random faults: the entries are those of a plain dict to which each step
-was applied once.
-"""
+"""Random steps and faults: the entries equal a plain dict to which each step was applied once."""
 
 from __future__ import annotations
 
@@ -27,9 +25,9 @@ UNHURRIED = settings(
 )
 TASKS = 2
 SHARED = "counted by all"
-# More than a Lua number holds, and so little that no sum of them leaves 64 bits.
+# More than a Lua number can hold, and so small that no sum overflows 64 bits.
 LARGE = 2**54
-# Those of each task: a fields grouping gives no key to two.
+# Keys of each task: a fields grouping gives no key to two tasks.
 KEYS = [["a", 1, b"\xff", ("x", 1), "é"], ["b", 2, b"", ("x", 2), ""]]
 
 
@@ -51,9 +49,7 @@ class PlainDict(dict[Any, Any]):
 
 
 def handle(random: Random, state: Any, task: int) -> None:
-    """Do what one tuple does; the same for the same ``random``, as long as the state
-    is the same too.
-    """
+    """Execute one tuple; the effect is the same for the same ``random`` and the same state."""
     for _ in range(random.randint(1, 3)):
         key = random.choice(KEYS[task])
         found = state.get(key)
@@ -82,9 +78,9 @@ def handle(random: Random, state: Any, task: int) -> None:
 
 
 def work(seed: int, state: Any, task: int) -> None:
-    """The tuples of one task's share of a step; some raise half way, and leave nothing."""
+    """Execute the tuples of one task's share of a step; some raise half way, and have no effect."""
     random = Random(seed)
-    # A step that writes nothing commits nothing, and another attempt may then do as it likes.
+    # A step that writes nothing commits nothing, and another attempt may then do anything.
     state.put(("seed", task), seed)
     for _ in range(random.randint(0, 4)):
         own = Random(random.random())
@@ -111,7 +107,7 @@ class Attempt:
 
 @dataclass
 class World:
-    """A topology with one stateful component, and what its entries should be."""
+    """A topology with one stateful component, and its expected entries."""
 
     random: Random
     open_store: Any
@@ -130,11 +126,11 @@ class World:
             assert without_nothing(entries(self.store)) == without_nothing(self.expected)
 
     def share(self, step: int, task: int) -> int:
-        """All attempts at one share; returns the seed of the one that counts."""
+        """Run all attempts at one share; return the seed of the one that counts."""
         counts: int | None = None
         seed = self.random.getrandbits(32)
         while counts is None or self.random.random() < 0.3:
-            # Mostly it does the same work again.
+            # Most attempts do the same work again.
             seed = seed if self.random.random() < 0.7 else self.random.getrandbits(32)
             before = PlainDict(
                 {key: value for key, value in self.expected.items() if key in KEYS[task]}
@@ -154,7 +150,7 @@ class World:
         return counts
 
     def commit(self, state: KeyValueState, seed: int) -> Applied:
-        """Commit, and break off where ``flaky``; a call may be made twice."""
+        """Commit, and break off if ``flaky``; a call may be made twice."""
         committed_digest = state.committed_digest
         for effect in state.writing(str(seed)):
             if self.flaky and self.random.random() < 0.15:
@@ -164,10 +160,10 @@ class World:
         return verdict(committed_digest, str(seed))
 
     def disturb(self) -> None:
-        """Attempts that were given up come to their end, late."""
+        """Let abandoned attempts end late."""
         for zombie in [one for one in self.zombies if self.random.random() < 0.3]:
             self.zombies.remove(zombie)
-            # It is refused, or told what became of a commit before it.
+            # The attempt is refused, or gets the result of an earlier commit.
             with suppress(StaleTurnError, RedisUnavailableError):
                 assert self.commit(zombie.state, zombie.seed) is not Applied.FRESH
 
@@ -177,9 +173,7 @@ def entries(store) -> dict[Any, Any]:
 
 
 def without_nothing(found: dict[Any, Any]) -> dict[Any, Any]:
-    """Drop zeros: one is left where a task's first count is taken back after another task's
-    count came upon it.
-    """
+    """Drop zeros: one remains if a task's first count is undone after another task has counted."""
     return {key: value for key, value in found.items() if key != SHARED or value != 0}
 
 

@@ -1,4 +1,4 @@
-"""Repeated steps of a stateful bolt: what is counted, what is acked, over every store."""
+"""Repeated steps of a stateful bolt over every store: what is counted, and what is acked."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LINES = [[f"the falcon {number % 5} and the tiercel"] for number in range(40)]
 
 
 class Count(StatefulBolt):
-    """Emits the running count, by get and put: an attempt that saw an earlier one's writes would
-    emit other numbers.
+    """Emits the running count, by get and put: an attempt that saw an earlier attempt's writes
+    would emit other numbers.
     """
 
     output_fields = "word string, n long"
-    # Words that fail, for as long as they stand here.
+    # Words that fail, as long as they are in this set.
     flaky: ClassVar[set[str]] = set()
 
     def execute(self, tup, collector):
@@ -41,7 +41,7 @@ class Count(StatefulBolt):
 
 
 class Last(StatefulBolt):
-    """As Count, and nothing comes after it: its acks end the trees at once."""
+    """Like Count, but the last bolt: its acks end the trees at once."""
 
     def execute(self, tup, collector):
         self.state.increment(tup["word"])
@@ -70,7 +70,7 @@ def expected(*lines) -> dict:
     return dict(Counter(word for [line] in lines for word in line.split()))
 
 
-# Begin, seal, up to three writes, the ledger, finish; and nothing.
+# Begin, seal, up to three writes, the ledger, finish; the last case kills nothing.
 EFFECTS = [(effects, deaths) for effects in range(8) for deaths in (1, 2)]
 
 
@@ -79,7 +79,7 @@ def counting_tasks(pump: Pump) -> list[int]:
 
 
 def fed(pump: Pump, lines: int = len(LINES)) -> list[int]:
-    """Feed these lines, and let the words come to the inboxes of the counting tasks."""
+    """Feed these lines, and let the words reach the inboxes of the counting tasks."""
     roots = pump.feed(*LINES[:lines])
     pump.work_at("split")
     return roots
@@ -91,8 +91,7 @@ def test_a_step_that_is_repeated_after_all_was_done_counts_once_and_emits_the_sa
         roots = pump.feed(*LINES[start : start + 10])
         pump.work_at("split")
         for task in counting_tasks(pump):
-            # Sealed, written, and the acks are in the ledger; but the inbox has not
-            # forgotten its tuples.
+            # Sealed and written, with the acks in the ledger; but the inbox still has its tuples.
             with killed_in(MemoryInbox, "_finish"):
                 pump.work(task)
         pump.take_over()
@@ -105,7 +104,7 @@ def test_a_step_that_is_repeated_after_all_was_done_counts_once_and_emits_the_sa
 
 
 def ends_well(pump, roots):
-    """A successor takes over, and then each tuple has counted once and is acked."""
+    """Let a successor take over; then each tuple has counted once and is acked."""
     pump.take_over()
     pump.run()
     assert counts(pump) == expected(*LINES)
@@ -128,8 +127,8 @@ def test_a_process_that_dies_anywhere_around_its_state_counts_once(run, effects,
 
 @pytest.mark.parametrize("effects", range(16))
 def test_a_process_that_dies_anywhere_around_steps_that_follow_each_other_counts_once(run, effects):
-    """The first of them is finished with the begin of the second, whose tuples were taken with
-    the first one's.
+    """The first step is finished together with the begin of the second, whose tuples were taken
+    with the first one's.
     """
     pump = Pump(word_count(Last(), counters=1), state=run(1))
     roots = fed(pump)
@@ -140,7 +139,7 @@ def test_a_process_that_dies_anywhere_around_steps_that_follow_each_other_counts
 
 
 def test_a_state_does_not_begin_with_a_step_where_the_one_before_was_taken_over(run):
-    """A successor repeats that one: a state that had gone on would refuse it."""
+    """A successor would repeat the earlier step, and be refused if the state had gone on."""
     pump = Pump(word_count(Last(), counters=1), state=run(1))
     roots = fed(pump)
     [task] = counting_tasks(pump)
@@ -177,7 +176,7 @@ def test_a_state_is_not_written_where_the_step_could_not_be_sealed(run):
 
 
 def test_a_repeated_step_that_does_other_work_loses_nothing_of_what_was_acked(run):
-    """The first attempt has ended the trees: were the second's work to replace it, their words
+    """The first attempt has ended the trees: if the second attempt's work replaced it, their words
     would never be counted.
     """
     pump = Pump(word_count(Last()), state=run(1))
@@ -194,7 +193,7 @@ def test_a_repeated_step_that_does_other_work_loses_nothing_of_what_was_acked(ru
 
 def test_a_repeated_step_that_does_other_work_before_the_ledger_heard_fails_its_trees(run):
     """The first attempt's acks may or may not have left: its counts stay, and the messages are
-    delivered again.
+    redelivered.
     """
     pump = Pump(word_count(Last(), counters=1), state=run(1))
     roots = fed(pump, 10)
@@ -224,7 +223,7 @@ def test_an_attempt_that_never_wrote_its_state_leaves_the_next_one_free(run):
 
 
 def test_a_state_that_does_not_answer_has_its_step_repeated_by_another_attempt(run):
-    """Nothing of the step has left: it is taken again."""
+    """The step has had no effect yet, so it is taken again."""
     store = run(1)
     pump = Pump(word_count(Last()), state=store)
     roots = fed(pump)

@@ -1,6 +1,4 @@
-"""A whole step around a state where inboxes, state and ledger are in Redis: its round trips, and
-what is lost on the way.
-"""
+"""A whole step with a state, with inboxes, state and ledger in Redis: round trips and losses."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ class Drop(BasicBolt):
 
 
 class Stage:
-    """A bolt, and one that ends its trees, on inboxes, states and a ledger on these
-    servers, in this thread.
-    """
+    """A bolt, and a last bolt, on inboxes, states and a ledger on these servers, in this thread."""
 
     def __init__(self, name: str, urls: tuple[str, ...], bolt: BasicBolt, ackers: int) -> None:
         builder = TopologyBuilder(name, Config(ackers=ackers))
@@ -105,7 +101,7 @@ class Stage:
         ]
 
     def busy(self) -> Attempt:
-        """An attempt whose connections are open, and whose scripts the servers know."""
+        """An attempt with open connections, whose scripts the servers know."""
         attempt = self.attempt()
         for words in (["warm"], ["warm"], ["warm"] * 2):
             self.emit(*words)
@@ -116,7 +112,7 @@ class Stage:
         return {decode_key(field): decode_value(raw) for field, raw in self.store.entries("count")}
 
     def end(self) -> None:
-        """Let successors do what is left: each tuple is acked, and none failed."""
+        """Let successors finish the work: each tuple is acked, and none failed."""
         for task in (FIRST, LAST):
             attempt = self.attempt(task)
             attempt.recover()
@@ -135,7 +131,7 @@ class Stage:
 
 
 def in_steps_of(attempt: Attempt, size: int) -> None:
-    """The attempt takes what is there, and executes so many tuples per step."""
+    """Let the attempt take all waiting tuples, and execute this many per step."""
     slices = attempt._slices
     slices.wanted = lambda waiting: 0 if waiting else 1000
     slices.ended = lambda *_: None
@@ -164,7 +160,7 @@ def stage(make_spec) -> Iterator[Callable[..., Stage]]:
 
 @pytest.fixture
 def trips(monkeypatch) -> list[int]:
-    """One item per time that something was sent to any server."""
+    """One item per write to any server."""
     sent: list[int] = []
     send = AbstractConnection.send_packed_command
 
@@ -180,8 +176,8 @@ def trips(monkeypatch) -> list[int]:
 def test_a_step_with_a_state_is_four_round_trips_to_its_server(
     redis_url, stage, trips, ackers, expected
 ):
-    """Finish and take; begin and read, and where there are several shards a second one; seal and
-    write; append and apply.
+    """Finish and take; begin and read, twice if there are several shards; seal and write; append
+    and apply.
     """
     on = stage(redis_url, ackers=ackers)
     attempt = on.busy()
@@ -195,7 +191,7 @@ def test_a_step_with_a_state_is_four_round_trips_to_its_server(
 
 
 def test_a_step_that_needs_not_take_is_three_round_trips(redis_url, stage, trips):
-    """Finish, begin and read; seal and write; append and apply."""
+    """The trips are: finish, begin and read; seal and write; append and apply."""
     on = stage(redis_url)
     attempt = on.busy()
     on.emit("one", "two")
@@ -231,7 +227,7 @@ def test_on_several_servers_each_step_counts_once(redis_url, redis, stage, acker
 def test_a_state_does_not_begin_where_another_attempt_has_the_inbox(
     redis_url, redis, stage, number
 ):
-    """That attempt repeats the step before, which a state that has gone on would refuse."""
+    """That attempt repeats the earlier step, and would be refused if the state had gone on."""
     on = stage(*[redis_url, redis().url][:number], ackers=number)
     old = on.busy()
     on.emit("one", "two")
@@ -269,7 +265,7 @@ def test_a_state_is_not_written_where_the_step_could_not_be_sealed(redis_url, re
 
 @pytest.mark.parametrize("lost", range(7))
 def test_a_reply_that_is_lost_anywhere_changes_nothing(redis_url, stage, trips, monkeypatch, lost):
-    """The client sends all that travelled together again."""
+    """The client repeats everything that it sent together."""
     with Proxy(redis_url) as proxy:
         on = stage(proxy.url)
         attempt = on.busy()
@@ -292,7 +288,7 @@ def test_a_reply_that_is_lost_anywhere_changes_nothing(redis_url, stage, trips, 
 
 
 def between_two_steps(stage, server):
-    """An attempt that has done the first of two tuples."""
+    """Return an attempt that has executed the first of two tuples."""
     on = stage(server.url)
     attempt = on.busy()
     on.emit("one", "two")

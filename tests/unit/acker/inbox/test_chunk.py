@@ -1,6 +1,4 @@
-"""A chunk is read as it was written, or refused as a whole: whatever the bytes are, nothing
-beyond them is read.
-"""
+"""A chunk is read as it was written or refused as a whole; no byte beyond it is ever read."""
 
 from __future__ import annotations
 
@@ -56,7 +54,9 @@ def ipc(*columns, names=("a", "__roots", "__edges"), head=HEAD, **options) -> by
 
 
 def patched(before: bytes, after: bytes) -> bytes:
-    """A chunk of three bodies, the offsets of which begin with ``before``, with other offsets."""
+    """Return a chunk of three bodies with the bytes ``before`` in its offsets replaced by
+    ``after``.
+    """
     rows = [[b"MARKMARK"], [None], [b"MARK"]]
     payload = written(rows, 1, 1, 1, schema=Schema.parse("body binary"))
     assert payload.count(before) == 1
@@ -85,7 +85,7 @@ def test_a_part_of_a_larger_batch_is_written_as_if_it_were_alone():
 
 
 def with_pairs(*pairs: tuple[str | None, str | None] | None) -> bytes:
-    """A chunk of one tuple with these pairs in a map, which pyarrow would not make one of."""
+    """Return a chunk of one tuple with a map of these pairs, which pyarrow would not build."""
     maps = pa.map_(pa.string(), pa.string())
     kind = pa.struct([maps.key_field, maps.item_field])
     entries = [

@@ -53,7 +53,7 @@ def test_without_keys_there_is_no_column_for_them() -> None:
 
 
 def column(type_: pa.DataType, values: list) -> bytes:
-    """A chunk whose column of keys is of another type, or lacks some."""
+    """Return a chunk whose key column has another type, or has missing keys."""
     whole = pa.ipc.open_stream(encode(chunk_of(2)))
     batch = whole.read_next_batch()
     at = batch.schema.get_field_index("__keys")

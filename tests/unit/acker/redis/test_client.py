@@ -1,4 +1,4 @@
-"""Errors of the Redis client become ours, and no password is ever said."""
+"""Errors of the Redis client are translated to ours, and never contain a password."""
 
 from __future__ import annotations
 

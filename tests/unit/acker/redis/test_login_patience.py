@@ -1,4 +1,4 @@
-"""A process that has worked waits for a login that Redis refuses, and not for ever."""
+"""A process that has connected before waits when Redis refuses its login, but not for ever."""
 
 import pytest
 from redis import exceptions

@@ -1,4 +1,4 @@
-"""Bindings as they are written, and what an exchange of another type would make of them."""
+"""Bindings as users write them, and how an exchange of another type would read them."""
 
 from __future__ import annotations
 

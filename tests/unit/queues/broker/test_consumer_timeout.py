@@ -1,4 +1,4 @@
-"""RabbitMQ's consumer timeout: the arguments that are set, and the line that is said."""
+"""RabbitMQ's consumer timeout: the queue arguments and the warning."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Delay queues: how long, which name, and that nothing in them is lost."""
+"""Delay queues: their delays and names, and that they lose nothing."""
 
 import pytest
 from hypothesis import given

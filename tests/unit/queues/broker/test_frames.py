@@ -1,4 +1,4 @@
-"""pika's reading of frames, where it is replaced: these fail if a pika reads them elsewhere."""
+"""Our replacements for pika's frame parsing; these tests fail if a new pika parses elsewhere."""
 
 import struct
 from contextlib import suppress
@@ -24,9 +24,9 @@ def frame(wire, body_size=5):
 
 @pytest.fixture
 def arrive():
-    """``arrive(bytes)`` gives them to a connection, as its socket does.
+    """``arrive(bytes)`` passes them to a connection as its socket does.
 
-    Returns the frames that it made of them.
+    Returns the frames that the connection parsed.
     """
     loop = IOLoop()
     connection = Connection(
@@ -117,7 +117,7 @@ def test_properties_with_plain_headers_are_written_by_pika():
 
 
 def delivered(body, wire=b"\x00\x00", number=7, redelivered=False, key="q", channel=3):
-    """The three frames of a message, as one."""
+    """Return the three frames of a message in one string of bytes."""
     method = Basic.Deliver("ctag.1", number, redelivered, "", key)
     begun = Method(channel, method).marshal() + frame(wire, len(body))
     return begun + (Body(channel, body).marshal() if body else b"")
@@ -125,9 +125,9 @@ def delivered(body, wire=b"\x00\x00", number=7, redelivered=False, key="q", chan
 
 @pytest.fixture
 def consume():
-    """``consume(pieces)`` gives them to a connection with a channel.
+    """``consume(pieces)`` passes them to a connection with a channel.
 
-    Returns what its consumer is told.
+    Returns the calls that its consumer gets.
     """
     loop = IOLoop()
     connection = Connection(
@@ -203,7 +203,7 @@ def test_a_message_that_does_not_end_where_it_says_is_refused(arrive):
 
 @pytest.fixture
 def publish():
-    """``publish(body)`` writes a message to a connection; ``publish.sent`` is what left."""
+    """``publish(body)`` writes a message to a connection; ``publish.sent`` has its bytes."""
     loop = IOLoop()
     connection = Connection(
         URLParameters("amqp://localhost/"), custom_ioloop=loop, internal_connection_workflow=False
@@ -261,7 +261,7 @@ def test_messages_published_together_are_the_same_bytes_in_fewer_pieces(publish,
         for size in sizes:
             publish(b"x" * size)
     assert b"".join(publish.sent) == b"".join(alone)
-    # A piece is handed over as soon as it has so many bytes.
+    # A piece is written as soon as it reaches this size.
     assert len(publish.sent) <= 1 + sum(map(len, alone)) // 65_536
 
 

@@ -1,4 +1,4 @@
-"""Reading header tables, whatever is in them."""
+"""Header tables with any content can be read."""
 
 import struct
 import time

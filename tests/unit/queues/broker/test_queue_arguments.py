@@ -1,5 +1,5 @@
-"""Arguments of queues on each version of RabbitMQ, and how those of existing queues are read; a
-broker made of notes.
+"""Queue arguments on each version of RabbitMQ, and how existing queues' arguments are read, on a
+fake broker.
 """
 
 import logging
@@ -35,8 +35,8 @@ FREE = BrokerLimit(returns=1_000_000)
 
 
 class Broker:
-    """Refuses to declare what is there with other arguments, in RabbitMQ's words, and notes
-    what was declared.
+    """Refuses to redeclare a queue with other arguments, with RabbitMQ's message, and records
+    declarations.
     """
 
     def __init__(self, version, code=406, **existing):
@@ -66,7 +66,7 @@ class Broker:
         del self.declared[name]
 
     def _refusal(self, name, there, arguments):
-        # In the order in which RabbitMQ compares them: the limit is the last.
+        # In RabbitMQ's order of comparison: the limit comes last.
         names = sorted(
             there.keys() | arguments.keys(),
             key=lambda each: (each == "x-delivery-limit", each != "x-queue-type", each),

@@ -1,4 +1,4 @@
-"""Timing of acks: few at once, many together."""
+"""Timing of acks: few are sent at once, many are sent together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tiercel.queues.consuming.messages import Acks
 
 
 class Wire:
-    """A channel and its link, which runs what comes later when ``pass_time`` is called."""
+    """A channel and its link; ``pass_time`` runs what the link has scheduled."""
 
     is_open = True
 

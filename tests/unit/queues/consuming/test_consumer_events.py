@@ -1,6 +1,4 @@
-"""A consumer in any order of events: it subscribes again, and its counts of what it
-holds are right.
-"""
+"""Events reach a consumer in any order: it subscribes again, and counts its messages correctly."""
 
 from datetime import timedelta
 
@@ -93,7 +91,7 @@ def test_a_back_off_that_is_over_waits_for_no_message_that_another_worker_has():
             bench.consumer.fail(delivery.epoch, delivery.tag)
     bench.link.run_timers()
     for _ in range(8):
-        bench.queue.clear()  # another worker's
+        bench.queue.clear()  # another worker's message
         bench.report()
     assert bench.consumer.waiting == 0
 
@@ -229,7 +227,7 @@ def test_a_bound_that_grows_and_falls_brings_no_message_back(ready):
 
 
 def test_acks_of_messages_that_trickle_in_wait_for_no_change_of_the_prefetch():
-    """The change is made when the prefetch is reached: that is when it is needed."""
+    """The prefetch changes when it is reached, because only then does it matter."""
     bench = ConsumerBench(prefetch=30_000)
     bench.consumer.expect(8)
     bench.put(*[b"x"] * 6)
@@ -291,7 +289,7 @@ def test_a_message_that_follows_an_ack_is_on_its_way_however_long_nothing_came()
 
 
 def test_a_prefetch_that_is_too_large_ends_at_once_when_messages_grow_old():
-    """Else what is given back would come straight back."""
+    """Otherwise the broker would redeliver the returned messages at once."""
     bench = ConsumerBench(prefetch=30_000)
     bench.consumer.expect(1_000)
     bench.put(*[b"x"] * 100)
@@ -355,12 +353,12 @@ def test_a_message_that_cannot_be_copied_stays_in_its_queue_and_harms_no_other()
     assert [message.body for message in bench.queue] == [b"odd"]
 
 
-# -- whose failures they are -----------------------------------------------------------------------
+# -- failures and their owners ---------------------------------------------------------------------
 
 
 def failed_until_dead(bench, most=200):
-    """Fail everything that comes; returns how often the one message was handed out
-    before it was buried.
+    """Fail every delivery; return how often the one message was delivered before it was
+    dead-lettered.
     """
     for times in range(1, most):
         bench.run_until_idle()
@@ -416,7 +414,7 @@ def test_a_classic_queue_does_not_count_and_its_poison_is_dead_all_the_same():
         assert not bench.dead_letter_writer.asked
         bench.queue[0].count = None
         message = bench.queue[0]
-        # A classic queue tells that a message was delivered before, and not how often.
+        # A classic queue says that a message was delivered before, but not how often.
         first = not getattr(message, "seen", False)
         message.count = 0
         message.seen = True
@@ -433,7 +431,7 @@ def test_a_classic_queue_does_not_count_and_its_poison_is_dead_all_the_same():
 
 
 class _Uncounted:
-    """Above 0 for the fake broker, and no number for us."""
+    """Count that is above 0 for the fake broker, and not a number for us."""
 
     def __gt__(self, _other):
         return True
@@ -568,9 +566,9 @@ def test_a_message_that_no_delay_queue_takes_stays_in_its_queue_and_comes_again(
 
 
 class Life:
-    """A consumer, and everything that can happen to it.
+    """A consumer and everything that can happen to it.
 
-    Each event has a number to make something of.
+    Each event gets a number to choose its details from.
     """
 
     def __init__(self, prefetch, bytes_held, *, deletes):
@@ -620,7 +618,7 @@ class Life:
         self.bench.delay_writer.answer(taken=False)
 
     def all_fail(self, _number):
-        """As when a database is away."""
+        """As when a database is down."""
         self.handed += self.bench.consumer.get(1_000)
         while self.handed:
             self._settle("fail", 0)

@@ -1,4 +1,4 @@
-"""Acknowledgements that are sent."""
+"""Acknowledgements sent to the broker."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from tiercel.queues.consuming.messages import Ack, AckBook
 
 
 class Wire:
-    """The broker's side of one channel: refuses what RabbitMQ would close the channel for."""
+    """The broker's side of a channel: refuses an ack if RabbitMQ would close the channel."""
 
     def __init__(self):
         self.unacked = set()

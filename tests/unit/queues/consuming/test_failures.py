@@ -1,4 +1,4 @@
-"""Counts of failures: of which messages, and for how long."""
+"""Counts of failures: which messages are counted, and how long counts are kept."""
 
 from types import SimpleNamespace
 

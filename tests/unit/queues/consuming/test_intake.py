@@ -10,7 +10,7 @@ MIB = 1024 * 1024
 
 
 class Holder:
-    """An intake, and the messages of its channel."""
+    """An intake and the messages of its channel."""
 
     def __init__(self, prefetch, bytes_held=BYTES_HELD):
         self.intake = Intake(prefetch, bytes_held)

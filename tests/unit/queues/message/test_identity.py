@@ -1,4 +1,4 @@
-"""A message is known by its id, a header or its body, whatever these are."""
+"""A message is identified by its id, a header or its body, with any content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_id_is_the_publisher_s_and_the_content_the_body_s():
     first = read(arrived(b"a", message_id="m-1"))
     assert first.id == b"m-1"
     assert first.content == int.from_bytes(blake2b(b"a", digest_size=16).digest())
-    # By these 32 bits messages are known that a version before remembered.
+    # An older version remembered messages by these 32 bits.
     assert first.short == int.from_bytes(blake2b(b"a", digest_size=4).digest())
     assert read(arrived(b"a", message_id="m-1")) == first
     assert read(arrived(b"b", message_id="m-1")).content != first.content
@@ -80,7 +80,8 @@ def test_since_when_it_may_have_been_processed_is_what_it_says_itself():
     read = identity_reader("body")
     assert read(arrived()).since == 0
     assert read(arrived(timestamp=now - 100)).since == now - 100
-    # A clock that is ahead, or milliseconds: as old as its delivery.
+    # The publisher's clock is ahead, or it writes milliseconds: the message is as old as its
+    # delivery.
     assert read(arrived(timestamp=now + 10_000)).since == 0
     assert read(arrived(timestamp=now * 1000)).since == 0
     died = {"x-tiercel-since": str(now - 500)}

@@ -1,4 +1,4 @@
-"""The columns of a message's properties, and how each is read."""
+"""Columns of a message's properties, and how each is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def delivery(properties, **where):
 
 
 def over_the_wire(**values):
-    """Return properties as they arrive."""
+    """Return the properties as the consumer gets them."""
     return read_properties(b"".join(BasicProperties(**values).encode()))
 
 
@@ -106,7 +106,7 @@ def test_a_header_becomes_text(value, text):
 
 
 def test_a_number_with_a_point_becomes_text():
-    """pika writes none."""
+    """pika cannot write such numbers."""
     table = b"\x01hd" + struct.pack(">d", 1.5) + b"\x01nd" + struct.pack(">d", float("nan"))
     assert read("headers", Properties(headers=Headers(table))) == {"h": "1.5", "n": "nan"}
 
@@ -165,7 +165,7 @@ def test_a_message_that_was_put_back_has_its_first_exchange_and_routing_key():
     assert read("exchange", put_back, **come) == "events"
     assert read("routing_key", put_back, **come) == "order.new"
     assert read("headers", put_back, **come) == {"a": "b"}
-    # What the broker says counts for more than what a header says.
+    # The broker's value overrides the header's.
     assert read("exchange", put_back, exchange="real", routing_key="k") == "real"
     assert read("routing_key", put_back, exchange="real", routing_key="k") == "k"
 

@@ -65,7 +65,7 @@ def test_headers_of_any_type_arrive_as_they_were():
     assert dict(written(headers=headers).headers) == headers
 
 
-# Hypothesis takes constants of the code too: names of tiercel's headers are among the texts.
+# Hypothesis also draws constants from the code: names of tiercel's headers are among the texts.
 NAMES = st.text(min_size=1, max_size=60).filter(
     lambda name: name not in BROKER_HEADERS and not name.startswith(DEATH_HEADERS)
 )

@@ -18,7 +18,7 @@ OURS = {"x-tiercel-died": "2026-11-23T02:05:06.789+00:00"}
 
 
 def dead(properties, queue, reason, *published):
-    """Return the properties of the copy of a message that died then."""
+    """Return the properties of the copy of a message that died at this time."""
     return dead_letter_properties(
         properties, Death(queue=queue, reason=reason, at=DIED), *published
     )
@@ -146,7 +146,7 @@ def test_it_says_where_the_message_was_published_before():
         "x-tiercel-since": copy.headers["x-tiercel-since"],
         **OURS,
     }
-    # It died again after it was put back: the first time counts.
+    # The message died again after it was put back: the time of its first death counts.
     again = dead(copy, "q", "again", published_headers("", "q"))
     assert again.headers == {**copy.headers, REASON: "again"}
     large = read_properties(properties(ODD["as large as a frame"]))

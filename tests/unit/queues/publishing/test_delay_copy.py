@@ -14,7 +14,7 @@ from tiercel.queues.retry import failed_before
 
 
 def told(copy: BasicProperties) -> dict[str, object]:
-    """Return its headers, but for the moment of the first delay."""
+    """Return the headers of the copy, without the time of the first delay."""
     headers = dict(copy.headers)
     assert 0 <= time.time() - int(headers.pop("x-tiercel-since")) < 60
     return headers

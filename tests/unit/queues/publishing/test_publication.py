@@ -1,4 +1,4 @@
-"""A message on its way: when it is to come back, and which one a return is of."""
+"""A published message: when it should come back, and how a return is matched to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def publication(routing_key="k", exchange="e", body=b"body", **values):
 
 
 def found(waiting, like, **values):
-    """Return the place among those that wait of a return of this message."""
+    """Return the index in ``waiting`` of the message that a return like this belongs to."""
     method = spec.Basic.Return(312, "NO_ROUTE", like.exchange, like.routing_key)
     message = returned(waiting, method, write_properties(values), like.body)
     return None if message is None else waiting.index(message)

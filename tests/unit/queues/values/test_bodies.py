@@ -1,4 +1,4 @@
-"""From values to bodies, and back by ``formats``: what one topology publishes another one reads."""
+"""From values to bodies and back by ``formats``: one topology reads another's bodies."""
 
 import json
 import math
@@ -46,7 +46,7 @@ VALUES = st.tuples(
 @given(VALUES)
 @settings(deadline=None)
 def test_what_is_written_is_read_back_as_it_was(values):
-    # As a bolt is given them: out of Arrow.
+    # As Arrow passes them to a bolt.
     batch = EVERYTHING.batch([list(values)])
     received = [python_values(column)[0] for column in batch.columns]
     body = json_body(zip(EVERYTHING.names, received, strict=True))

@@ -1,6 +1,4 @@
-"""A body of any content is decided in linear time and within a stated memory, and
-ends no process.
-"""
+"""Any body is parsed or refused in linear time and bounded memory, and never kills the process."""
 
 import json
 import subprocess
@@ -15,15 +13,15 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.values.json_values import MAX_VALUES, read_json
 
 ROOT = Path(__file__).parents[4]
-# As ``read_json`` says; Arrow's copy of the values, which is of the body's size or less, is on top.
+# The limit that ``read_json`` states; Arrow's copy of the values, at most of the body's size, is
+# extra.
 STATED = 384 * 2**20
-# Seconds of CPU for 16 MiB; they take 0.1 to 2 on a quiet machine, and took minutes
-# to hours before.
+# Seconds of CPU for 16 MiB: 0.1 to 2 on a quiet machine; minutes to hours before the fix.
 LINEAR_S = 20
 
 
 def costs(*names):
-    """Of these bodies, in a process of their own."""
+    """Return the costs of these bodies, measured in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.body_cost", *names],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Dataclasses and pydantic models in the place of fields."""
+"""Dataclasses and pydantic models instead of fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structs and arrays of structs: the same from a JSON body, from Python and back into JSON."""
+"""Structs and arrays of structs are the same from a JSON body, from Python and back in JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ORDER = (
 # -- any nested type -------------------------------------------------------------------------------
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
-# The type, and pairs of a value in JSON and in Python.
+# The type, and a strategy for pairs of a JSON value and its Python value.
 _LEAVES = st.sampled_from(
     [
         ("long", st.integers(-(2**63), 2**63 - 1).map(lambda n: (n, n))),
@@ -358,7 +358,7 @@ class Ship:
 
 
 class Addresses(BasicBolt):
-    """Emits an instance of a class, and changes it before it is sent."""
+    """Emits an instance of a class, and mutates it before it is sent."""
 
     output_fields = ORDER
 
@@ -376,7 +376,7 @@ class Columns(ArrowBolt):
 
     def execute(self, batch, collector):
         self.seen.append(batch.schema)
-        # A data frame may have the members in another order, and smaller types.
+        # A data frame may have the fields in another order, and with smaller types.
         items = [
             [{key: one[key] for key in reversed(one)} for one in row]
             for row in batch["items"].to_pylist()

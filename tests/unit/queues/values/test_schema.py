@@ -93,7 +93,7 @@ def test_a_schema_takes_time_in_proportion_to_its_length(kind):
             best.append(time.process_time() - began)
         return min(best)
 
-    # Eight times the length: 64 times the time, and more, if it goes back over what it has read.
+    # With backtracking, eight times the length would take 64 times as long, or more.
     assert seconds(12_000) < 24 * max(seconds(1_500), 0.0005)
 
 

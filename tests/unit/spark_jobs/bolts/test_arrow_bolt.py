@@ -1,5 +1,5 @@
-"""Input and calls of an ArrowBolt: which rows are acked, which fail and why, what
-leaves and what stays.
+"""Input and calls of an ArrowBolt: which rows are acked, which fail and why, what leaves and what
+stays.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from tiercel.testing import FeederSpout, LocalCluster, complete_topology
 
 
 class Calls(ArrowBolt):
-    """Does with its batch what a test's function does, and remembers the words that it
-    was called with.
-    """
+    """Runs a test's function on its batch, and records the words of each call."""
 
     output_streams = {  # noqa: RUF012 - as users write it
         "default": "word string",
@@ -79,7 +77,7 @@ def topology(
 
 
 def run(bolt: Any, *words: str, **options: Any) -> tuple[Pump, dict[str, int]]:
-    """Feed words, run until nothing moves; returns the roots by word."""
+    """Feed words and run until idle; return the roots by word."""
     pump = Pump(topology(bolt, **options))
     roots = pump.feed(*([word] for word in words))
     pump.run()
@@ -99,7 +97,7 @@ def raise_for(*bad: str):
     return check
 
 
-# -- what it is given ------------------------------------------------------------------------------
+# -- input -----------------------------------------------------------------------------------------
 
 
 class Sources(ArrowBolt):
@@ -185,7 +183,7 @@ def test_a_hundred_thousand_words_of_one_message_are_one_tree() -> None:
     assert pump.metrics.totals()["bolt"][2]["transferred"] == 100_000
 
 
-# -- what fails ------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def test_one_bad_row_fails_alone_and_its_neighbours_are_tried_again_by_halves() -> None:
@@ -354,7 +352,7 @@ def test_a_mistake_fails_its_row_with_a_line_that_names_the_bolt_and_the_others_
 
 
 class Keeping(ArrowBolt):
-    """Keeps the collector of its first call, and uses it in the second."""
+    """Keeps the collector of its first call and uses it in the second."""
 
     output_fields = "word string"
     first = None
@@ -450,7 +448,7 @@ def test_a_bolt_whose_code_would_never_run_is_refused() -> None:
         topology(Lazy())
 
 
-# -- what leaves -----------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 def test_a_numpy_array_may_be_used_again() -> None:
@@ -498,7 +496,7 @@ def test_rows_may_be_sent_to_tasks_by_name(tasks: Any, first: list[int], second:
 
 
 class Concatenate(ArrowBolt):
-    """All words in the order in which they came: other work, if the order were another."""
+    """Joins all words in order of arrival, so that another order gives another output."""
 
     output_fields = "word string"
 
@@ -529,7 +527,7 @@ def test_a_retry_in_another_process_does_the_same_work(effects: int) -> None:
 
 
 class Totals(ArrowBolt):
-    """Count how often each word came so far."""
+    """Counts the occurrences of each word so far."""
 
     output_fields = "word string, n long"
 
@@ -565,7 +563,7 @@ class Split(ArrowBolt):
 
 
 class Letters(ArrowBolt):
-    """Filters out what is no word."""
+    """Drops everything that is not a word."""
 
     output_fields = "word string"
 
@@ -582,7 +580,7 @@ class Shout(BasicBolt):
 
 
 class Gather(Bolt):
-    """Every two tuples of the step in one."""
+    """Emits one tuple per pair of tuples of the step."""
 
     output_fields = "words array<string>"
 

@@ -1,5 +1,5 @@
-"""An ArrowBolt does to its batch what bolts that do the same tuple by tuple do: the same copies,
-edges, tasks and outcomes.
+"""An ArrowBolt has the same effects as bolts that work tuple by tuple: copies, edges, tasks and
+outcomes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tiercel.acker.inbox.chunk import Chunk
 
 
 class ExplodeTuple(BasicBolt):
-    """Each word as often as it says, some on a second stream too.
+    """Emits each word as often as its tuple says, some on a second stream too.
 
-    Fails or raises where it says so.
+    Fails or raises where the tuple says so.
     """
 
     output_streams = {"default": "word string, copy long", "seen": "word string"}  # noqa: RUF012 - as users write it
@@ -58,7 +58,9 @@ def number_runs(lengths: np.ndarray) -> np.ndarray:
 
 
 class FoldTuples(Bolt):
-    """All tuples of a word in one; bad ones fail, with their word if it has no other."""
+    """Merges all tuples of a word into one; bad tuples fail, with their whole word if it has no
+    others.
+    """
 
     output_fields = "word string, total long"
 
@@ -95,7 +97,7 @@ class FoldBatch(ArrowBolt):
 
 
 class Sink(BasicBolt):
-    """Fails what the fold made of one c."""
+    """Fails the tuple that the fold made of a single c."""
 
     def execute(self, tup, collector):
         if tup["word"] == "c" and len(tup) == 2 and tup[1] == 1:
@@ -125,7 +127,7 @@ def group(declarer: Any, how: str, component: str, stream: str = "default") -> N
 
 
 def topology(bolt: Any, groupings: tuple[str, str], between: bool) -> Topology:
-    """Two spouts, perhaps a bolt between, the bolt, and sinks with these groupings."""
+    """Two spouts, an optional bolt, the bolt under test, and sinks with these groupings."""
     builder = TopologyBuilder("equal")
     for spout in ("one", "two"):
         builder.set_spout(spout, Source(Pass.output_fields))
@@ -145,7 +147,7 @@ def topology(bolt: Any, groupings: tuple[str, str], between: bool) -> Topology:
 
 
 def content(chunks: Iterable[Chunk]) -> dict[Any, list]:
-    """Return what is in the chunks, however it is cut and ordered."""
+    """Return the content of the chunks, independent of how it is split and ordered."""
     found: dict[Any, list] = {}
     for chunk in chunks:
         lineage = chunk.lineage
@@ -174,7 +176,7 @@ GROUPINGS = st.sampled_from(
 
 
 def same(pumps: list[Pump], rows: Iterable[tuple]) -> None:
-    """Feed both, run both bolt by bolt: what waits for the next ones is the same."""
+    """Feed both and run both bolt by bolt: the same tuples wait for the next bolts."""
     for pump in pumps:
         pump._roots = Numbered()  # type: ignore[assignment]
         for word, copies, action, spout, tracked in rows:

@@ -25,7 +25,7 @@ Does = Callable[[Sequence[Tuple], BatchCollector], object]
 
 
 class Calls(BatchBolt):
-    """Does with its batch what a test's functions do, and remembers the words that it got."""
+    """Runs a test's functions on its batch, and records the words it gets."""
 
     output_streams = {  # noqa: RUF012 - as users write it
         "default": "word string",
@@ -75,7 +75,7 @@ def topology(
 
 
 def run(bolt: Any, *words: str, **options: Any) -> tuple[Pump, dict[str, int]]:
-    """Feed words, run until nothing moves; returns the roots by word."""
+    """Feed words and run until idle; return the roots by word."""
     pump = Pump(topology(bolt, **options))
     roots = pump.feed(*([word] for word in words))
     pump.run()
@@ -83,7 +83,7 @@ def run(bolt: Any, *words: str, **options: Any) -> tuple[Pump, dict[str, int]]:
 
 
 def outcome(pump: Pump, roots: dict[str, int]) -> tuple[list[str], dict[str, str]]:
-    """Words that were acked, and those that failed, with their reasons."""
+    """Return the words that were acked, and those that failed with their reasons."""
     words = {root: word for word, root in roots.items()}
     acked = sorted(words[root] for root in pump.acked)
     return acked, {words[root]: reason for root, reason in pump.failed.items()}
@@ -112,7 +112,7 @@ def raise_for(*bad: str) -> Does:
     return check
 
 
-# -- what is acked, and what fails --------------------------------------------------------------
+# -- acks and failures --------------------------------------------------------------------------
 
 
 def test_all_tuples_come_together_and_are_acked_when_it_returns() -> None:
@@ -231,7 +231,7 @@ def test_the_time_of_a_call_counts_for_each_tuple_that_it_acked() -> None:
 
 
 class Keeper(BatchBolt):
-    """Keeps what must not be kept."""
+    """Keeps objects that it must not keep."""
 
     output_fields = "word string"
     transient = frozenset({"tuples", "collector"})
@@ -442,7 +442,7 @@ def test_tuples_of_several_sources_come_together_in_the_order_of_the_inbox() -> 
 
 class Nothing(BatchBolt):
     def execute(self, tup, collector):
-        """Stand where execute_batch should."""
+        """Has the place of execute_batch."""
 
 
 class Async(BatchBolt):

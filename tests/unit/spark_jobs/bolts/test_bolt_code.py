@@ -1,4 +1,4 @@
-"""Whatever a bolt's code does fails tuples, in one readable line, and never the Spark task."""
+"""Whatever a bolt's code does, only tuples fail, with one readable line; the Spark task goes on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def topology(
 
 
 class Calling(BasicBolt):
-    """Calls a function for the word "bad", or in the call that is named."""
+    """Calls a function for the word "bad", or in the named call."""
 
     def __init__(self, call, step: str = "execute") -> None:
         self.call = call
@@ -216,7 +216,7 @@ class OneWay:
 
 
 class Falling(BasicBolt):
-    """Emits the error where the tuple itself cannot be emitted."""
+    """Emits the error if the tuple itself cannot be emitted."""
 
     output_streams = {"default": "word string", "errors": "word string"}  # noqa: RUF012 - as users write it
 
@@ -253,7 +253,7 @@ def test_an_emission_that_one_grouping_refuses_is_sent_to_nobody() -> None:
 
 
 class Reusing(BasicBolt):
-    """Emits one list, array, map and buffer again and again, each time with other content."""
+    """Emits one list, array, map and buffer over and over, each time with other content."""
 
     output_fields = (
         "numbers array<long>, deep array<array<long>>, block array<double>, raw binary, texts "

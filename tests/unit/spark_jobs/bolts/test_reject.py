@@ -1,4 +1,4 @@
-"""``Reject``: which tuples it is for, and what of it reaches the spout."""
+"""``Reject``: which tuples it applies to, and what it tells the spout."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_what_far_down_rejects_a_part_rejects_the_message_at_the_root():
 
 
 class Storms(Spout):
-    """Knows nothing of rejections; its ``fail`` takes no reason, as Storm's."""
+    """Has Storm's ``fail``, which takes no reason, and knows nothing of rejections."""
 
     output_fields = "word string"
 

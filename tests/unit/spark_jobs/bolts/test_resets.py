@@ -1,5 +1,5 @@
-"""A bolt that works longer than the message timeout keeps its message by resetting that: the spout
-hears of it meanwhile.
+"""A bolt that works longer than the message timeout keeps its message by resetting the timeout, and
+the spout hears of it before the step ends.
 """
 
 from datetime import timedelta
@@ -11,7 +11,7 @@ from tiercel import Bolt, RedisUnavailableError, TopologyBuilder
 
 
 class Resets(Bolt):
-    """Resets the timeout of its tuple, and looks what the spout was told before the step ends."""
+    """Resets its tuple's timeout, and checks that the spout was told before the step ends."""
 
     pump = None
     heard = None

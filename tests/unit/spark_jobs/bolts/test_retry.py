@@ -27,7 +27,7 @@ ERROR = TimeoutError("no")
 
 
 def waits(retry: Retry) -> list[float]:
-    """All waits of a tuple that always fails."""
+    """Return all waits of a tuple that always fails."""
     found: list[float] = []
     while (wait_s := retry.next_wait_s(ERROR, len(found) + 1, sum(found))) is not None:
         found.append(wait_s)
@@ -152,7 +152,7 @@ def test_what_is_no_policy_is_refused(given: Any) -> None:
 def test_a_method_of_that_name_is_the_bolts_own() -> None:
     class Own(BasicBolt):
         def retry(self):  # type: ignore[override]
-            """Something else."""
+            """Method of the user's own."""
 
         def execute(self, tup, collector):
             pass
@@ -167,6 +167,6 @@ def test_a_spout_has_no_retry() -> None:
 
 
 def test_the_longest_wait_counts_towards_the_brokers_consumer_timeout() -> None:
-    # Two waits of a minute, each followed by an attempt that may take a message timeout.
+    # Two waits of a minute, each followed by an attempt that may take the whole message timeout.
     assert built(Calls()).held.total_seconds() == 30 + 2 * 60 + 2 * 30 + UNEMITTED_S
     assert built(Calls(), {"retry": Retry(attempts=2, wait=1)}).held is None

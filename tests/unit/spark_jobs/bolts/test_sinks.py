@@ -1,4 +1,4 @@
-"""Snapshots of sinks: whatever changes between two steps is stored in Redis."""
+"""Snapshots of sinks: everything that changes between two steps is stored in Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StatefulBolt as its users know it, over the memory store."""
+"""StatefulBolt as users see it, over the memory store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stateful(
 
 
 class Scripted(StatefulBolt):
-    """Does what the tuple's first field says, to the state and to a list of answers."""
+    """Does what the tuple's first field says, with the state and a list of answers."""
 
     output_fields = "answer string"
 
@@ -51,7 +51,7 @@ class Scripted(StatefulBolt):
 
 
 def scripted(*scripts: str, parallelism: int = 1) -> tuple[LocalCluster, list[str]]:
-    """Run each script in a step of its own; returns the answers and the reasons of failures."""
+    """Run each script in its own step; return the answers and the reasons of failures."""
     builder = TopologyBuilder("scripted")
     feeder = FeederSpout(fields="script string")
     builder.set_spout("spout", feeder)
@@ -171,7 +171,7 @@ def test_a_tuple_that_fails_says_why_and_leaves_nothing(script, reason):
 
 
 class Balances(StatefulBolt):
-    """Adds n to a word; negative sums raise, after the write."""
+    """Adds n to a word; raises after the write if the sum is negative."""
 
     def execute(self, tup, collector):
         if self.state.increment(tup["word"], tup["n"]) < 0:
@@ -192,7 +192,7 @@ def test_the_writes_of_one_tuple_are_forgotten_and_those_around_it_stay():
 
 
 class Flushing(Balances):
-    """Counts in flush; raises there after a word of the name."""
+    """Counts in flush, and raises there after the word "raise"."""
 
     def prepare(self, config, context):
         self.words: Counter[str] = Counter()
@@ -260,7 +260,7 @@ def test_the_state_does_not_travel_with_its_bolt():
 
 
 class Watched(MemoryStateStore):
-    """Remembers the keys of each read."""
+    """Records the keys of each read."""
 
     def __init__(self):
         super().__init__()
@@ -333,7 +333,7 @@ def test_a_bolt_may_say_which_keys_to_read_and_a_mistake_there_costs_only_time()
 
 
 class OnTick(Asking):
-    """At a tick, clears what it has counted."""
+    """Clears its counts at a tick."""
 
     def execute(self, tup, collector):
         if tup.is_tick:
@@ -366,7 +366,7 @@ def test_a_key_that_a_state_cannot_hold_fails_its_tuple_and_no_other():
 
 
 class Away:
-    """A turn whose server does not answer."""
+    """A turn whose server does not respond."""
 
     committed_digest = None
 
@@ -399,11 +399,11 @@ def test_a_server_that_does_not_answer_is_asked_once_and_then_the_step_is_repeat
     assert turn.calls == 1
 
 
-# -- who owns what ---------------------------------------------------------------------------------
+# -- owners of keys --------------------------------------------------------------------------------
 
 
 class Owners(StatefulBolt):
-    """Notes under each key which task received it."""
+    """Records under each key which task received it."""
 
     def prepare(self, config, context):
         self.index = context.task_index
@@ -428,7 +428,8 @@ def test_iterating_gives_each_key_once_at_the_task_that_a_fields_grouping_sends_
     for run_number, parallelism in enumerate([1, 3, 2, 5], start=1):
         store = MemoryStateStore(run_number, beneath=store)
         pump = Pump(stateful(Owners(), fields, by=by, parallelism=parallelism), state=store)
-        # With the second half missing: what was written with another parallelism counts too.
+        # The second run lacks half of the rows: state written with the other parallelism counts
+        # too.
         pump.feed(*rows[: 50 if run_number == 1 else 25])
         pump.run()
         states = [

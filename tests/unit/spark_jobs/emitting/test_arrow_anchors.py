@@ -1,4 +1,4 @@
-"""Anchors name rows of the input, by number; everything else is refused in one line."""
+"""Anchors are row numbers of the input; anything else is refused in one line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Output of an ArrowBolt becomes exactly the stream's columns, or a clear error.
 
-No value changes on the way.
+No value changes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The collectors' rules: each broken one is an error that names the component, fails the tuple, and
-lets the worker go on.
+"""Rules of the collectors: a broken rule is an error that names the component and fails the tuple;
+the worker goes on.
 """
 
 from __future__ import annotations

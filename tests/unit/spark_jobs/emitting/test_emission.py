@@ -121,7 +121,7 @@ class ByLength:
 
 
 def every_way() -> SpoutEmitter:
-    """A bolt of three tasks for each grouping."""
+    """Add a bolt of three tasks for each grouping."""
     builder = TopologyBuilder("emission")
     builder.set_spout("source", Source("word string, n long"))
     builder.set_bolt("shuffled", Pass(), parallelism=3).shuffle_grouping("source")
@@ -194,9 +194,7 @@ def test_what_goes_to_a_line_is_cut_so_that_a_claim_copies_little() -> None:
 
 
 def sent_by(emission) -> list:
-    """Return what its chunks hold, in one order: tuples that came one by one follow those
-    that came together.
-    """
+    """Return the content of the emission's chunks in a fixed order: single tuples after batches."""
     return [
         (parcel.target, sum(parcel.tuples), sent(decode(one)))
         for parcel in emission.parcels
@@ -228,7 +226,7 @@ def test_many_tuples_on_a_direct_stream_are_refused() -> None:
 
 
 class Naming(Source):
-    """Beside its default stream it has one on which it names the receiver."""
+    """Has a direct stream beside its default stream."""
 
     def __init__(self) -> None:
         super().__init__("word string")

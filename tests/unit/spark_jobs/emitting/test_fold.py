@@ -1,4 +1,4 @@
-"""The fold in numpy equals that of a naive loop over dictionaries."""
+"""The fold in numpy equals a naive loop over dictionaries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lineage_of(tuples: list[list[tuple[int, int]]]) -> Lineage:
 
 
 def tuples_of(lineage: Lineage) -> list[dict[int, int]]:
-    """Each tuple as {root: edge}; no root stands twice."""
+    """Return each tuple as {root: edge}; no root occurs twice."""
     found = []
     for start, end in zip(lineage.offsets[:-1], lineage.offsets[1:], strict=True):
         pairs = list(
@@ -59,8 +59,8 @@ def naive_seed(tup: dict[int, int]) -> int:
 
 @st.composite
 def works(draw):
-    """Tuples, which of them are acked, and emissions to some targets: each a list of input
-    rows, one per anchor.
+    """Draw tuples, the acked ones, and emissions to some targets: each a list of input rows, one
+    per anchor.
     """
     tuples = draw(TUPLES)
     rows = st.integers(0, len(tuples) - 1) if tuples else st.nothing()
@@ -71,7 +71,7 @@ def works(draw):
 
 
 def naive_children(tuples, emissions):
-    """{target: [lineage of each emission]}, as the contract of the edges says."""
+    """Return {target: [lineage of each emission]}, following the contract of the edges."""
     emitted = [0] * len(tuples)
     children: dict[int, list[dict[int, int]]] = {}
     for target, anchors in emissions:
@@ -164,8 +164,8 @@ def test_a_tuple_s_identity_does_not_depend_on_the_order_of_its_roots(tuples) ->
 
 
 def test_what_is_anchored_to_a_join_stays_in_its_tree() -> None:
-    """Two branches of one root joined: an edge put into that root twice would cancel itself
-    out of the ack-val.
+    """Two branches of one root are joined: an edge put into that root twice would cancel itself out
+    of the ack-val.
     """
     branches = lineage_of([[(7, 11)], [(7, 12)]])
     both = Anchors(counts=np.array([2]), rows=np.array([0, 1]), positions=np.zeros(2, np.uint64))

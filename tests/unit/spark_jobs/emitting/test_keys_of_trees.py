@@ -1,4 +1,4 @@
-"""The keys of a whole tree: the same at each delivery, and no two alike."""
+"""Keys of a whole tree: the same at each delivery, and all different."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
 from tiercel.workers.spout import collector
 
-# (component, task, values) to the keys that were seen there.
+# Component, task, values and key of each tuple seen.
 Seen = list[tuple[str, int, Any, bytes | None]]
 
 
 class Look:
-    """Notes the key of each tuple that it is given."""
+    """Records the key of each tuple."""
 
     seen: Seen = []  # noqa: RUF012 - shared by all copies
 
@@ -38,7 +38,7 @@ class Split(Look, BasicBolt):
 
 
 class Pair(Look, Bolt):
-    """Emits each word twice: anchored to one, and with the one that came before to both."""
+    """Emits each word twice: anchored to its tuple alone, and with the previous word to both."""
 
     output_fields = "words string"
 
@@ -65,7 +65,7 @@ class End(Look, BasicBolt):
 
 
 class Three:
-    """Sends a tuple to some of the tasks, in no particular order."""
+    """Sends a tuple to some of the tasks, in reverse order."""
 
     def prepare(self, context, stream, target_tasks):
         self.tasks = target_tasks

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiercel import Session, Sliding, tumbling
-from tiercel.spark_jobs.kinds.held_rows import FOREVER, GOOD, HeldRows, Watermark
-from tiercel.spark_jobs.kinds.windows import (
+from tiercel.spark_jobs.kinds.windows.assigners import (
     Assigner,
     CountWindows,
     Limits,
@@ -24,6 +23,7 @@ from tiercel.spark_jobs.kinds.windows import (
     WindowId,
     assigner_of,
 )
+from tiercel.spark_jobs.kinds.windows.rows import FOREVER, GOOD, HeldRows, Watermark
 
 # A window as these tests see it: its key, and the numbers of its tuples.
 Found = tuple[int, list[int]]

@@ -1,4 +1,4 @@
-"""Libraries whose failures tiercel reports itself say nothing of them."""
+"""Libraries log nothing about failures that tiercel reports itself."""
 
 import logging
 import socket
@@ -21,7 +21,9 @@ def hushed():
 
 @pytest.fixture
 def dying_jvm():
-    """A port where each caller is cut off, as by a JVM that is killed in the middle of a call."""
+    """Listen on a port that cuts each caller off, like a JVM that is killed in the middle of a
+    call.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def cut_off():

@@ -1,4 +1,4 @@
-"""Records of Spark's Python workers arrive in the driver's log as they were."""
+"""Records of Spark's Python workers arrive unchanged in the driver's log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unchanged_logging():
 
 
 class Wire:
-    """The lines of one worker and what the driver makes of them."""
+    """The lines of one worker, and the driver's records of them."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -61,7 +61,7 @@ def wire() -> Wire:
 
 
 def as_bolt(component: str, task: int, call) -> None:
-    """Call it on a thread of a bolt task's own."""
+    """Run it on a bolt task's own thread."""
 
     def run() -> None:
         speak_as(component, task)

@@ -1,4 +1,4 @@
-"""Answers from threads, between steps and late: each belongs to its tuple, whatever step runs."""
+"""Answers from threads, between steps and late: each belongs to its tuple, whichever step runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER = "its task was started again while a thread of the bolt had the tuple"
 
 
 class Handed(Bolt):
-    """Hands each tuple to the test, or to a thread, which answers."""
+    """Hands each tuple to the test, or to a thread that answers."""
 
     output_fields = "text string"
     hand: Callable[[Any, Any], None]
@@ -176,7 +176,7 @@ def test_a_flush_that_raises_takes_the_answers_of_its_step_back():
 
 @given(seed=st.integers(0, 2**32), deaths=st.booleans())
 def test_random_answers_and_deaths_never_ack_what_was_not_stored(seed: int, deaths: bool) -> None:
-    """A message is acked only if the output of its own attempt was stored, or needs none."""
+    """A message is acked only if the output of its own attempt was stored, or it has none."""
     chance = random.Random(seed)
     waiting: list[tuple[Any, Any]] = []
     pump, stored = bench(lambda tup, collector: waiting.append((tup, collector)))
@@ -208,7 +208,7 @@ def test_random_answers_and_deaths_never_ack_what_was_not_stored(seed: int, deat
 
 
 def _answer(chance: random.Random, waiting: list[tuple[Any, Any]]) -> None:
-    """Answer one of the tuples from a thread, as far as its task still has it."""
+    """Answer one of the tuples from a thread, if its task still has it."""
     if not waiting:
         return
     tup, collector = waiting.pop(chance.randrange(len(waiting)))

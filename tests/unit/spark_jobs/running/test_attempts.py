@@ -1,6 +1,4 @@
-"""Attempts at bolt tasks that die, are taken over, or wait: what they repeat, and
-what counts once.
-"""
+"""Attempts at bolt tasks that die, are taken over, or wait: what is repeated and counted once."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ class Ignore(BasicBolt):
 
 
 class Pairs(Bolt):
-    """Joins two tuples into one, and holds the first until the second comes."""
+    """Joins two tuples into one, and holds the first until the second arrives."""
 
     output_fields = "both string"
 
@@ -64,7 +62,7 @@ class Ticked(BasicBolt):
 
 
 def topology(bolt: Any = None, **config: Any) -> Topology:
-    """Two bolts, each with steps of its own."""
+    """Two bolts, each with its own steps."""
     builder = TopologyBuilder("attempts", Config(chaining=False))
     builder.set_spout("spout", Source("line string"))
     builder.set_bolt("first", bolt or Split(), config=config).shuffle_grouping("spout")
@@ -77,7 +75,7 @@ LAST = 3
 
 
 def words_in(cluster: InboxCluster, task: int) -> list[str]:
-    """Return what waits in an inbox, without taking it."""
+    """Return the words waiting in an inbox without taking them."""
     found = dict(cluster.inboxes.drain(RUN))
     chunks = [decode(entry.payload) for entry in found.get(task, [])]
     return [word for chunk in chunks for word in chunk.values.column(0).to_pylist()]
@@ -233,6 +231,6 @@ def test_a_setting_of_the_topology_reaches_the_bolt() -> None:
 
 
 def test_no_kind_of_bolt_has_an_attempt_or_a_step_of_its_own() -> None:
-    """The objects that differ are given to the one ``Attempt`` (``kinds.choice``)."""
+    """``kinds.choice`` gives the parts that differ to the one ``Attempt``."""
     assert Attempt.__subclasses__() == []
     assert Step.__subclasses__() == []

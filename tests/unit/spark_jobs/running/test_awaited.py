@@ -1,4 +1,4 @@
-"""Tuples that failed: which one comes next, for how long, and in another process."""
+"""Failed tuples: which is awaited next, for how long, and after a move to another process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def entry() -> OpenEntry:
 
 
 def awaited(failed: FailedTuples, key: bytes) -> bytes | None:
-    """The identity of the tuple that comes before all others of a key."""
+    """Return the identity of the tuple that the others of its key wait for."""
     first = failed.first(key)
     return first.identity if first is not None and first.holds else None
 
@@ -69,7 +69,7 @@ def test_a_tuple_begins_again_when_its_back_off_has_ended(
     clock.now += 0.3
     assert failed.due()
     assert failed.alone is failed.first(OTHER)
-    # It is not given up.
+    # The tuple is not given up.
     clock.now += 1_000
     assert failed.lapse() == []
     failed.done(KEY, identity(1))
@@ -93,7 +93,7 @@ def test_a_tuple_that_must_come_again_comes_next(failed: FailedTuples) -> None:
     failed.comes_again(KEY, identity(1))
     assert (awaited(failed, KEY), awaited(failed, OTHER)) == (identity(1), None)
     failed.comes_again(KEY, identity(1))
-    # A held one that failed too waits for nothing.
+    # A held tuple that failed too waits for nothing.
     failed.comes_again(KEY, identity(2))
     failed.done(KEY, identity(7))
     assert awaited(failed, KEY) == identity(1)
@@ -147,14 +147,14 @@ def test_another_process_goes_on_and_time_goes_on_meanwhile(
 ) -> None:
     failed.comes_again(KEY, identity(1))
     failed.comes_again(OTHER, identity(9), doubtful=True)
-    # Another machine: its clock began elsewhere.
+    # On another machine the monotonic clock began elsewhere.
     elsewhere = Clock(100.0)
     elsewhere.now = 5.0
     wall.now += 20
     other = made(elsewhere, wall)
     other.load(failed.dump())
     assert (awaited(other, KEY), awaited(other, OTHER)) == (identity(1), identity(9))
-    # It looks into its inbox before it gives anything up.
+    # The process looks into its inbox before it gives up any tuple.
     assert other.lapse() == []
     elsewhere.now += 2
     assert other.lapse() == [OTHER]

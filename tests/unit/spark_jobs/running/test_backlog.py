@@ -1,5 +1,5 @@
-"""Tuples that a bolt task has taken and not committed: in order, cut anywhere, and
-released exactly once.
+"""Tuples that a bolt task has taken and not committed: in order, split anywhere, and released
+exactly once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches: how many tuples one takes, and how long it waits for company."""
+"""Batches: how many tuples a batch takes, and how long it waits for more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def slices(clock: Clock) -> BatchSlices:
 
 
 def look(slices: BatchSlices, waiting: int, more: int) -> int:
-    """Look into the inbox where ``waiting`` tuples wait and find more; returns the batch."""
+    """Find ``more`` tuples in the inbox while ``waiting`` others wait; return the batch size."""
     slices.wanted(waiting)
     slices.took(more)
     return slices.allowed(waiting + more)
@@ -130,7 +130,7 @@ def topology(**config: Any) -> Topology:
 
 
 def waiting_in(task: BoltTask) -> int:
-    """Tuples that a task has taken and not committed."""
+    """Return the number of tuples that a task has taken and not committed."""
     attempt = task._current
     return attempt.backlog.tuples if attempt else 0
 

@@ -1,4 +1,4 @@
-"""Attempts with calls under way: what they begin, what a step covers, what is left for the next."""
+"""Attempts with calls under way: what they begin, what a step covers, what the next step gets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAST = 3
 
 
 class Held:
-    """Words that calls wait for, and what the calls did."""
+    """Words that calls wait for, and a record of the calls."""
 
     def __init__(self) -> None:
         self.free: set[str] = set()
@@ -56,7 +56,7 @@ class Held:
 
 
 class Waiting(AsyncBolt):
-    """Emits a word when it is let."""
+    """Emits a word once the test releases it."""
 
     output_fields = "word string"
     held: ClassVar[Held]
@@ -121,7 +121,7 @@ both = pytest.mark.parametrize(
 
 
 def words_in(cluster: InboxCluster, task: int) -> list[str]:
-    """Return what waits in an inbox, without taking it."""
+    """Return the words waiting in an inbox without taking them."""
     found = dict(cluster.inboxes.drain(RUN))
     chunks = [decode(entry.payload) for entry in found.get(task, [])]
     return [word for chunk in chunks for word in chunk.values.column(0).to_pylist()]
@@ -139,7 +139,7 @@ def test_a_call_that_lasts_holds_no_other_one_up_and_each_is_acked_on_its_own(
         assert acked == set(roots[1:])
         held.free.add("a")
         wait_until(lambda: acked.update(cluster.outcomes().acked) or len(acked) == 4)
-        # An inbox forgets what was committed when the task looks into it again.
+        # An inbox forgets committed tuples when the task next looks into it.
         wait_until(lambda: cluster.inboxes.figures([FIRST, LAST])[FIRST].tuples == 0)
 
 
@@ -215,9 +215,9 @@ def test_a_process_that_dies_anywhere_in_a_commit_is_repeated_and_counts_once(
 
 
 def test_a_repeated_step_has_its_tuples_in_the_order_of_the_inbox(held: Held) -> None:
-    """Also where it covers part of one entry and all of a later one: else it does other work."""
+    """This holds even if the step covers part of one entry and all of a later one."""
     repeated: list[str] = []
-    while len(repeated) < 2:  # the first of the two calls may have ended, and its step begun, alone
+    while len(repeated) < 2:  # the first call may end, and its step begin, alone
         held.began.clear()
         held.free = {"b", "c"}
         repeated = repeated_by_a_successor(held)
@@ -226,7 +226,7 @@ def test_a_repeated_step_has_its_tuples_in_the_order_of_the_inbox(held: Held) ->
 
 
 def repeated_by_a_successor(held: Held) -> list[str]:
-    """Let a process die in the commit of what was let of a, b and c; return what is repeated."""
+    """Kill a process while it commits the released words of a, b and c; return the repeats."""
     cluster = InboxCluster(topology())
     cluster.emit([["a"], ["b"]])
     cluster.emit([["c"]])
@@ -401,7 +401,7 @@ class Died(BaseException):
 
 
 class DeadlyBook(MemoryCaseBook):
-    """The dead write nothing."""
+    """A dead process writes nothing."""
 
     alive = True
 
@@ -434,7 +434,7 @@ def test_a_tuple_that_kills_is_found_and_its_neighbours_are_acked(closing: ExitS
     cluster.emit([["a"], ["kills"], ["b"], ["c"]])
 
     def process() -> tuple[list[str], int]:
-        """One life of the process: what it executed, and how much of it at once."""
+        """Run the process once; return what it executed, and how many tuples at once."""
         Deadly.executed.clear()
         Deadly.now = Deadly.most = 0
         book.alive = True

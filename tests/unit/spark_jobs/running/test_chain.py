@@ -1,4 +1,4 @@
-"""Bolts in a row that execute in one step do the same as bolts with steps of their own."""
+"""Bolts in a row that execute in one step behave like bolts with their own steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def asks_before_each_tuple():
 
 
 class Node(BasicBolt):
-    """Does with a number what its mode says for one number in three, and else emits it."""
+    """Treats one number in three as its mode says, and emits the others."""
 
     output_streams: ClassVar = {"default": "n long", "side": "n long"}
 
@@ -68,7 +68,7 @@ class Keep(BasicBolt):
 
 
 def row_of(nodes, *, chaining=True, grouping="shuffle_grouping"):
-    """Return a topology of these bolts in a row; ``out`` takes what they emit to the side."""
+    """Return a topology of these bolts in a row; ``out`` takes their emissions on side streams."""
     builder = TopologyBuilder("row", Config(chaining=chaining))
     builder.set_spout("spout", Source("n long"))
     before = "spout"
@@ -121,14 +121,14 @@ def outcome(nodes, numbers, *, chaining, grouping="shuffle_grouping"):
 
 
 class Roots:
-    """The same roots each time."""
+    """Draws the same roots each time."""
 
     def draw(self, count):
         return list(range(1, count + 1))
 
 
 def counts_of(pump):
-    """Return the counts of all bolts, over their tasks, that do not depend on steps."""
+    """Return the counts of all bolts, summed over tasks, that do not depend on steps."""
     totals = pump.metrics.totals()
     names = ("executed", "acked", "failed", "emitted", "transferred")
     return {
@@ -157,7 +157,7 @@ def test_a_row_in_one_step_has_the_effects_of_bolts_with_steps_of_their_own(
 
 
 def in_row(pump, component, head="b0"):
-    """Return how many tuples of a bolt were executed in the head's steps."""
+    """Return how many tuples of a bolt were executed in steps of the row's head."""
     pump.counting.flush()
     return total_of(pump.metrics.totals(), component)[chained_counter(head)]
 
@@ -183,7 +183,7 @@ def test_it_can_be_switched_off():
 
 
 class Lasts(BasicBolt):
-    """Takes its time: the clock is moved."""
+    """Takes time by moving the clock."""
 
     output_streams: ClassVar = {"default": "n long", "side": "n long"}
     transient = frozenset({"pump"})
@@ -262,7 +262,7 @@ def test_quick_tuples_of_a_long_step_are_no_reason_to_leave_the_row():
 @pytest.mark.parametrize("effects", range(8))
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.03])
 def test_a_death_anywhere_in_a_commit_is_repeated_and_counts_once(effects, seconds):
-    """Also where time has cut the row: the repeat executes exactly as many inner tuples."""
+    """This holds even if time has cut the row: the repeat executes exactly as many inner tuples."""
     pump = slow_row(seconds)
     roots = pump.feed(*[[n] for n in range(1, 200, 2)])
     pump.send()
@@ -336,7 +336,7 @@ def test_an_inner_bolt_whose_prepare_raises_fails_its_tuples():
 
 
 class Seen(Node):
-    """Notes what the watchdog would see of the first task."""
+    """Records what the watchdog would see of the first task."""
 
     seen: ClassVar[list[Any]] = []
     attempts: ClassVar[list[Any]] = []
@@ -360,7 +360,7 @@ def test_the_watchdog_sees_the_inner_bolt():
 
 
 def test_a_hang_in_an_inner_bolt_is_its_own():
-    """Its tuple fails at once, in its name and its task's."""
+    """The inner bolt's tuple fails at once, with the name of that bolt and its task."""
 
     class Hangs(Seen):
         def execute(self, tup, collector):
@@ -397,7 +397,7 @@ class Kills(Node):
 
 
 def test_a_tuple_that_kills_the_process_of_a_row_is_found_at_its_bolt(monkeypatch):
-    # A killed process notes nothing more.
+    # A killed process records nothing more.
     monkeypatch.setattr(ExecutionNotes, "rest", lambda self: None)
     pump = Pump(row_of([Node("emit", 1), Kills("emit", 1), Node("emit", 1)]))
     Kills.deaths.clear()

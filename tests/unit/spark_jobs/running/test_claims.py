@@ -1,4 +1,4 @@
-"""Claims of a task from the line of its bolt, and the tuples that go back to it."""
+"""A task's claims from the line of its bolt, and the tuples that it gives back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINE = line_of([2, 3])
 
 
 class Long(BasicBolt):
-    """Waits in the tuple "long" until it may go on."""
+    """Blocks in the tuple "long" until the test releases it."""
 
     may_end: ClassVar[threading.Event]
     is_long: ClassVar[threading.Event]
@@ -46,7 +46,7 @@ def pump() -> Iterator[Pump]:
     builder.set_bolt("long", Long(), parallelism=2).shuffle_grouping("words")
     made = Pump(builder.build())
     made.take_over()
-    # Quick so far: the task claims many at once.
+    # All tuples were quick so far, so the task claims many at once.
     made.feed(*([f"quick {number}"] for number in range(600)))
     made.run()
     Long.executed.clear()
@@ -55,7 +55,9 @@ def pump() -> Iterator[Pump]:
 
 
 def until(pump: Pump, inbox: int, tuples: int) -> None:
-    """Look for a call that lasts, as the process's own thread does, until this many are there."""
+    """Check for a long call, as the process's own thread does, until the inbox has this many
+    tuples.
+    """
 
     def looked() -> bool:
         pump.now += 1.0
@@ -72,7 +74,7 @@ def fed(pump: Pump, *words: str) -> list[int]:
 
 
 def beside(pump: Pump, task: int) -> threading.Thread:
-    """Let a task work in a thread of its own, until it is in its long tuple."""
+    """Let a task work in its own thread until it is in its long tuple."""
 
     def work() -> None:
         with suppress(StaleAttemptError, TurnAgainError):
@@ -118,7 +120,7 @@ def test_a_process_that_dies_after_it_gave_tuples_back_repeats_its_own_alone(pum
     roots = fed(pump, "first", "long", "a", "b")
     at_work = beside(pump, 2)
     until(pump, LINE, 2)
-    # Another process has the task: this one is cut off, and commits nothing more.
+    # Another process has the task: this attempt is cut off and commits nothing more.
     Long.may_end.set()
     newer = pump.inboxes.draw(pump.around.run, 2)
     pump.inboxes.open(pump.around.run, 2, newer, LINE)

@@ -1,5 +1,5 @@
-"""Counts are told by the clock: added up in between, and kept while the metrics
-cannot be reached.
+"""Counts are reported at intervals: added up in between, and kept while the metrics store is
+unreachable.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tiercel.workers.monitoring.rows import Readings
 
 
 class Hold(Bolt):
-    """Acks what it held when the next one comes."""
+    """Acks the held tuple when the next one comes."""
 
     def __init__(self):
         self.held = None
@@ -90,7 +90,7 @@ def test_process_latency_is_from_execute_to_the_ack_also_of_what_was_held_and_mo
 
 
 class Wait(BasicBolt):
-    """Waits as long as the tuple says, and then fails if it says so."""
+    """Waits as long as the tuple says, then fails if it says so."""
 
     def execute(self, tup, collector):
         time.sleep(tup["seconds"])
@@ -120,7 +120,7 @@ class Flushes(Bolt):
 
 
 class Timed(Pump):
-    """Its clock is the real one."""
+    """Uses the real clock."""
 
     now = property(lambda _self: time.monotonic(), lambda _self, _now: None)
 

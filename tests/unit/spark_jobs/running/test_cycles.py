@@ -1,4 +1,4 @@
-"""Bolts on a cycle, as in Storm: what goes round ends by itself, and no task waits for room that
+"""Bolts on a cycle, as in Storm: circulating tuples come to an end, and no task waits for room that
 only it could make.
 """
 
@@ -38,7 +38,7 @@ class Back(BasicBolt):
 
 
 class Twice(Bolt):
-    """Two tuples for each that goes round, by hand."""
+    """Emits two tuples for each circulating one, with explicit acks."""
 
     output_fields = "n long"
 
@@ -57,7 +57,7 @@ class End(BasicBolt):
 
 
 def circle(spout: Source | FeederSpout, parallelism: int = 2) -> Topology:
-    """Down and back again; those that are done leave it."""
+    """A cycle of two bolts; finished tuples leave it."""
     builder = TopologyBuilder("circle")
     builder.set_spout("s", spout)
     down = builder.set_bolt("down", CountDown(), parallelism)
@@ -118,9 +118,9 @@ def test_a_cycle_that_never_ends_is_a_clear_error_of_the_kit(
 
 
 def test_what_goes_round_never_waits_for_room() -> None:
-    """The inboxes take one tuple.
+    """Each inbox holds one tuple.
 
-    A task that waited would wait for ever: one thread runs them all.
+    A task that waited would wait for ever, since one thread runs them all.
     """
     pump = Pump(circle(Source("n long")), inboxes=MemoryInboxes(Bounds(tuples=1, bytes=1)))
     roots = []

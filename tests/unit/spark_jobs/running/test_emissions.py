@@ -1,4 +1,4 @@
-"""Emissions come back from memory as they were."""
+"""Emissions are restored from memory unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EMISSIONS = st.lists(
     ),
     max_size=4,
 )
-# A position for each, ascending.
+# Gaps between ascending positions, one per emission.
 GAPS = st.lists(st.integers(0, 300), min_size=4, max_size=4)
 
 
@@ -49,7 +49,7 @@ def exactly(value):
 
 
 def placed(emissions, gaps):
-    """With positions that leave such gaps between them."""
+    """Return the emissions with these gaps between their positions."""
     positions = accumulate(gap + (at > 0) for at, gap in enumerate(gaps))
     return [
         one._replace(position=position) for one, position in zip(emissions, positions, strict=False)
@@ -97,7 +97,7 @@ def test_bytes_of_any_kind_are_read_or_refused(packed) -> None:
         return
 
 
-# A list and a signaling NaN are no keys, a number is no name of a stream.
+# A list and a signaling NaN are no keys; a number is no stream name.
 @pytest.mark.parametrize(
     "packed",
     [bytes([1 << 3, 8, 2, 7, 0, 0]), b"\x08\x08\x02\x09\x08sNaN\x00", bytes([1 << 3 | 4, 0x40, 0])],

@@ -1,6 +1,4 @@
-"""Nothing that a step leaves behind waits for Python's collector, which holds up all tasks of its
-process while it looks.
-"""
+"""A step leaves nothing for Python's garbage collector, which stops all tasks of its process."""
 
 from __future__ import annotations
 

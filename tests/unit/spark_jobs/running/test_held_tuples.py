@@ -1,5 +1,5 @@
-"""Bolts that hold tuples over steps: joins and counts, whatever process they run in, however often
-they are retried.
+"""Bolts that hold tuples across steps, such as joins and counts, in any process and over any number
+of retries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tiercel.spark_jobs.running.copy import (
 
 
 class Join(Bolt):
-    """Holds each side until the other one is there; one output, anchored to both."""
+    """Holds each side until the other arrives; emits one output, anchored to both."""
 
     output_fields = "key long, left string, right string"
 
@@ -43,7 +43,7 @@ class Join(Bolt):
 
 
 class Joined(BasicBolt):
-    """Notes what it saw, once per attempt."""
+    """Records the values it gets, once per attempt."""
 
     seen: list[tuple[Any, ...]]
 
@@ -116,7 +116,7 @@ class Gather(Bolt):
     output_fields = "words string, seen long"
 
     def prepare(self, config, context):
-        self.lock = threading.Lock()  # cannot travel, and need not
+        self.lock = threading.Lock()  # cannot be pickled, and need not be
         self.held: list[Any] = []
         self.seen = 0
 
@@ -146,7 +146,7 @@ class BasicSink(BasicBolt):
 
 
 def worked(pump: Pump) -> list[tuple[Any, ...]]:
-    """Let the bolt work; returns what it emitted, which the sink then executes."""
+    """Let the bolt work, and the sink execute its output; return the output."""
     pump.work_at("bolt")
     rows = pump.rows("sink")
     pump.run()
@@ -194,7 +194,7 @@ def test_an_attempt_that_ends_in_the_middle_leaves_no_trace(effects: int) -> Non
 
 
 class Aborting(Gather):
-    """Its flush fails in one step of all."""
+    """Fails in flush unless the last word is a lucky one."""
 
     lucky = frozenset({"a", "b", "d"})
 
@@ -252,7 +252,7 @@ class Careless(Bolt):
                 )
             ],
         ),
-        # Here it can still be acked; it is lost with the process.
+        # Here the tuple can still be acked; the attribute is lost with the process.
         ("deep", ["attribute 'deep' cannot be pickled"]),
     ],
 )
@@ -438,8 +438,8 @@ def test_a_seal_is_for_one_purpose() -> None:
 
 
 class Mixed(Bolt):
-    """Holds tuples of two streams, tracked and not, and anchors one output to one of
-    them several times.
+    """Holds tuples of two streams, tracked and untracked, and anchors one output to one of them
+    several times.
     """
 
     output_fields = "word string, n long"
@@ -472,7 +472,7 @@ def test_emissions_over_several_steps_are_anchored_to_edges_of_their_own() -> No
 
 
 class Hold(Bolt):
-    """Holds the first tuple until the second one comes."""
+    """Holds the first tuple until the second arrives."""
 
     output_fields = "first map<string,string>, second map<string,string>"
 
@@ -506,7 +506,7 @@ def test_a_held_tuple_has_its_map_in_another_process_too() -> None:
 
 
 class Summing(Bolt):
-    """Holds all tuples and emits their sum; spoils a tuple that it holds, for the message ``b``."""
+    """Holds all tuples and emits their sum; at message ``b`` spoils a held tuple."""
 
     output_fields = "text string"
 
@@ -517,14 +517,14 @@ class Summing(Bolt):
         self.held.append(tup)
         collector.emit(["+".join(one["word"] for one in self.held)], anchors=self.held)
         if tup["word"] == "b":
-            # No string: the column cannot hold it, so that the snapshot cannot be taken.
+            # The column holds only strings, so the snapshot cannot be taken.
             tup["tags"].append({"seen": True})
         elif len(self.held) > 1:
             collector.ack(self.held.pop(0))
 
 
 def refusing(bolt: Bolt | BasicBolt, fields: str, refuses: str) -> tuple[Pump, list[str]]:
-    """A bolt, task 2, before one that refuses texts with ``refuses`` in them."""
+    """Build a bolt, task 2, before one that refuses texts with ``refuses`` in them."""
     seen: list[str] = []
 
     def execute(_self: Any, tup: Any, _collector: Any) -> None:
@@ -549,12 +549,12 @@ def test_a_step_that_cannot_keep_its_attributes_fails_its_input_and_nothing_of_i
     assert seen == ["a", "a+c"]
     assert pump.acked == []
     assert pump.failed[roots["b"]].startswith("bolt: cannot keep its attributes")
-    # ``a`` was held on, as it was before the step: nothing of the sum with ``b`` has left.
+    # ``a`` was held as before the step; the sum with ``b`` has not left.
     assert pump.failed[roots["a"]] == pump.failed[roots["c"]] == "store: ValueError: refused"
 
 
 class Sliding(Bolt):
-    """Holds tuples and emits their sum when the plan, a clock for example, says so."""
+    """Holds tuples and emits their sum when the plan says so, as a clock might."""
 
     output_fields = "text string"
     plan: list[bool]

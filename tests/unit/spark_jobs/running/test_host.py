@@ -1,4 +1,4 @@
-"""One process with several bolt tasks: its end, a task that is lost, a bolt that hangs while its
+"""One process with several bolt tasks: its end, a lost task, and a bolt that hangs while its
 neighbours go on.
 """
 
@@ -28,7 +28,7 @@ from tiercel.spark_jobs.topology.graph import extra_task
 
 
 class Sleeps(BasicBolt):
-    """Waits in the call for one word until the test lets it go."""
+    """Blocks in the call for one word until the test releases it."""
 
     free = threading.Event()
     inside = threading.Event()
@@ -51,7 +51,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> InboxCluster:
 
 
 class Process:
-    """A host in a thread. Its end as a process is only noted."""
+    """A host in a thread; ending its process is only recorded."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ def wait_until_seen(cluster: InboxCluster, tasks: Sequence[int]) -> None:
 
 
 def acked(cluster: InboxCluster, roots: list[int], failed: list[Failure] | None = None) -> bool:
-    """Wait until they are; what fails meanwhile is added to ``failed``."""
+    """Wait until these roots are acked; add failures meanwhile to ``failed``."""
     found: list[int] = []
 
     def enough() -> bool:
@@ -131,7 +131,7 @@ def test_asked_to_leave_it_finishes_what_it_executes_and_its_tasks_go_on_elsewhe
     process = Process(cluster)
     roots = cluster.emit([["sleeper"], ["a"], ["b"]])
     assert Sleeps.inside.wait(10)
-    # An attempt that begins later is not asked; the driver asks once per second.
+    # An attempt that begins later is not queried; the driver queries once per second.
     wait_until_seen(cluster, cluster.bolt_tasks)
     cluster.inboxes.leave(RUN, cluster.bolt_tasks)
     cluster.emit([["c"]])
@@ -239,8 +239,8 @@ def test_a_tuple_that_hangs_fails_its_neighbours_go_on_and_the_next_process_leav
     assert outcomes.failed[0].task == hanging
     done = set(outcomes.acked)
     assert done, "the neighbours waited for it"
-    # Its thread is gone with the process: a newer attempt has the inbox, and the old one
-    # changes nothing more.
+    # The thread is gone with its process: a newer attempt owns the inbox, and the old one changes
+    # nothing more.
     cluster.around = replace(cluster.around, suspicion=Suspicion(RUN, cluster.book, cluster.ledger))
     successor = Process(cluster)
     rest = [root for root in neighbours if root not in done]
@@ -371,7 +371,7 @@ def test_a_call_among_many_that_never_ends_costs_the_process_and_no_other_tuple(
     assert (failure.root, failure.task) == (guilty, 2)
     assert failure.reason == "still executing after 0 s; its process was ended"
     process.end()
-    # The next process passes the tuple over.
+    # The next process skips the tuple.
     suspicion = Suspicion(RUN, cluster.book, cluster.ledger)
     cluster.around = replace(cluster.around, suspicion=suspicion)
     [late] = cluster.emit([["late"]])

@@ -1,4 +1,4 @@
-"""Garbage collection, in a process of its own: a process cannot undo what is tried here."""
+"""Garbage collection, tested in a separate process because the settings cannot be undone."""
 
 import subprocess
 import sys

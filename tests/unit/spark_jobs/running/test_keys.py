@@ -1,4 +1,4 @@
-"""A tuple is known again by its values, also where the message has other counts."""
+"""A tuple is recognized by its values, even if its message has other delivery counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def topology_of(spout: Spout) -> Topology:
 
 
 def identity(topology: Topology, *values: object) -> bytes:
-    """Identity of a tuple with these values: the same in a step and as a row of a chunk."""
+    """Return the identity of a tuple of these values, the same in a step and in a chunk."""
     schema = topology.spec("orders").streams["default"]
     chunk = Chunk(
         route=Route(component="orders", stream="default", source_task=1, target_task=2),

@@ -1,5 +1,5 @@
-"""Output of any size: large output leaves in parts, and more than ``max_output_bytes`` fails the
-tuple that emits it, alone.
+"""Output of any size: large output leaves in parts, and output above ``max_output_bytes`` fails
+only the tuple that emits it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REASON = (
 
 
 class Explode(BasicBolt):
-    """Emits so many rows of this size."""
+    """Emits the given number of rows of the given size."""
 
     output_fields = "row binary, n long"
 
@@ -99,7 +99,7 @@ class ExplodeArrow(ArrowBolt):
 
 
 class Sink(BasicBolt):
-    """Counts what comes, by its number."""
+    """Counts the tuples by number."""
 
     def execute(self, tup, collector):
         seen[tup["n"]] += 1
@@ -132,7 +132,7 @@ def topology(bolt=None, sinks=1, **settings):
 
 @pytest.fixture
 def simulated():
-    """Make pumps on simulated time, for bolts of any kind."""
+    """Make pumps on simulated time for any kind of bolt."""
     made = []
 
     def make(topology):

@@ -1,4 +1,4 @@
-"""Attempts whose tuples wait for a rate limit: what begins, what is told, what a death changes."""
+"""Attempts whose tuples wait for a rate limit: starts, reports and deaths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TASK = 2
 
 
 class Patient(Source):
-    """Brings messages again at a time."""
+    """Takes messages again at a given time."""
 
     def fail(self, msg_id: Any) -> None:
         raise NotImplementedError
@@ -36,7 +36,7 @@ class Patient(Source):
 
 
 class Begun:
-    """Tenants and numbers of the tuples that were executed."""
+    """Records the tenants and numbers of executed tuples."""
 
     tuples: ClassVar[list[tuple[str, int]]] = []
 
@@ -106,7 +106,7 @@ def test_what_waits_holds_no_place_and_is_told(bolt: Any, closing: ExitStack) ->
 
     wait_until(done, 20)
     assert sorted(acked) == sorted([big[0], *small])
-    # Each soon, and then again before it times out.
+    # Each is reported early, and again before it times out.
     assert set(waiting) == set(big[1:])
     assert Begun.of("big") == [0]
 
@@ -141,7 +141,7 @@ def test_after_a_death_what_waited_waits_again_and_holds_no_other_one_up(
     cluster.emit(rows("big", 50))
     doomed = cluster.attempt(TASK)
     wait_until(lambda: doomed.turn(0.01))
-    # Finish the step: one that was only sealed would be executed again, as it was.
+    # Finish the step: a step that was only sealed would be repeated unchanged.
     doomed.turn(0.01)
     assert Begun.of("big") == [0]
     cluster.outcomes()
@@ -211,7 +211,7 @@ def test_a_tuple_that_kills_is_found_behind_a_limit_too() -> None:
         with suppress(Died):
             for _ in range(1_000):
                 attempt.turn(0.01)
-                # Without a death it works on until all is done.
+                # Without a death the process works until all tuples are done.
                 if not book.alive or over():
                     break
         attempt.close()
@@ -220,7 +220,7 @@ def test_a_tuple_that_kills_is_found_behind_a_limit_too() -> None:
 
 
 class Away:
-    """Limits whose server does not answer at first."""
+    """Limits whose server does not respond at first."""
 
     def __init__(self, limits: Any, times: int) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""The line before a rate limit: who leaves it when, and how often it asks."""
+"""The line before a rate limit: when each tuple leaves it, and how often it asks for permits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINEAGE = decode(chunk(*range(1, 1001))).lineage
 
 
 class Counted:
-    """Limits that count the calls."""
+    """Limits that count their calls."""
 
     def __init__(self, rate: Rate, clock: Any) -> None:
         self._limits = MemoryLimits(rate, clock)
@@ -43,7 +43,7 @@ class Counted:
 
 
 class Told:
-    """A ledger that notes what waits."""
+    """A ledger that records waiting tuples."""
 
     def __init__(self) -> None:
         self.waiting: list[list[int]] = []
@@ -69,7 +69,7 @@ class Bench:
         )
 
     def add(self, *keys: str, first: bool = False) -> list[int]:
-        """Tuples come; returns their numbers."""
+        """Add a tuple per key; return their numbers."""
         before = self.numbers
         for key in keys:
             self.numbers += 1
@@ -80,7 +80,7 @@ class Bench:
         return [call.number for call in self.line.leave(room)]
 
     def until(self, now: float, room: int = 100) -> list[tuple[float, int]]:
-        """Look at it only when it says so; returns when each left."""
+        """Look at the line only when it is due; return when each tuple left."""
         left = [(self.now, number) for number in self.leave(room)]
         while (at := self.line.next_at) is not None and at <= now:
             self.now = max(self.now, at)
@@ -128,7 +128,7 @@ def test_without_a_place_a_call_that_ends_is_what_it_waits_for() -> None:
     bench = Bench(Rate(permits=1000), timeout_s=None)
     bench.add("a", "a")
     assert bench.leave(1) == [1]
-    # But for what is told once.
+    # The line wakes once more, to report the waiting tuple.
     assert bench.line.next_at == pytest.approx(1_000.1)
     bench.now = 1_000.2
     assert bench.leave(0) == []
@@ -148,7 +148,7 @@ def test_what_waits_is_told_once_soon_and_all_of_it_before_it_times_out() -> Non
     bench.until(1_010.5)
     assert bench.ledger.waiting[1:] == [[2, 3, 5, 6]]
     assert bench.line.full
-    # What is behind a full line waits as well, and counts as what it is: in the bolts.
+    # A tuple behind a full line waits too, and counts as in the bolts.
     assert bench.ledger.behind == [[7, 8]]
 
 
@@ -204,7 +204,7 @@ def test_each_that_goes_back_has_a_turn_of_its_own() -> None:
     seconds = [returns.later(b"a", 6, 1_000.0).seconds for _ in range(3)]
     assert seconds == pytest.approx([54.0, 63.0, 72.0])
     assert returns.later(b"b", 6, 1_000.0).seconds == pytest.approx(54.0)
-    # Turns that are over are no reason to wait.
+    # Past turns are no reason to wait.
     assert returns.later(b"a", 6, 2_000.0).seconds == pytest.approx(54.0)
     assert Returns(1e9).later(b"a", 6, 0.0).seconds == 30 * 86_400
 

@@ -1,4 +1,4 @@
-"""``local_or_shuffle_grouping``: among the tasks in the emitter's process, where there are any."""
+"""``local_or_shuffle_grouping`` chooses among tasks in the emitter's process, if it has any."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PassAll(ArrowBolt):
 
 
 class Telling(BasicBolt):
-    """Tells which task had which tuples, from which task."""
+    """Reports which task received which tuples, and from which task."""
 
     had: ClassVar[Counter[tuple[int, int]]] = Counter()
 
@@ -44,8 +44,8 @@ class Telling(BasicBolt):
 def routes(
     middle: BasicBolt | ArrowBolt, hosts: Sequence[Sequence[int]]
 ) -> Counter[tuple[int, int]]:
-    """(source, target) of each tuple; the spout is task 1, the middle's tasks are 2 and 3, the
-    end's are 4, 5 and 6.
+    """Return the (source, target) of each tuple. The spout is task 1; the middle has tasks 2 and 3,
+    the end 4, 5 and 6.
     """
     builder = TopologyBuilder("local")
     builder.set_spout("s", Source("n long"))
@@ -63,7 +63,7 @@ def routes(
 
 
 def goes_to_the_line(had: Counter[tuple[int, int]]) -> bool:
-    """Return True if the first task of the end that asked took everything, of both sources."""
+    """Return True if the first end task that asked took everything from both sources."""
     return set(had) == {(2, 4), (3, 4)}
 
 

@@ -71,7 +71,7 @@ def test_while_calls_last_what_waits_for_them_does_not_time_out(
         acked.extend(outcomes.acked)
         return all(reset[root] >= 3 for root in roots)
 
-    # Those under way, those that were taken, and those that were not.
+    # Tuples under way, tuples taken, and tuples not yet taken.
     wait_until(told, 20)
     assert acked == []
     Waits.free = True
@@ -93,7 +93,7 @@ def test_a_call_may_last_as_long_as_its_bolt_says_and_no_longer(closing: ExitSta
 
 
 def test_a_task_that_has_nothing_else_to_do_renews_in_time(closing: ExitStack) -> None:
-    """Its places are taken, and enough waits for one: it looks into its inbox no more."""
+    """All its places are taken and enough tuples wait, so it stops looking into its inbox."""
     cluster = InboxCluster(topology(Waits(), execute_timeout_secs=60, concurrency=2))
     roots = cluster.emit([[str(number)] for number in range(30)])
     attempt = cluster.attempt(TASK)
@@ -103,7 +103,7 @@ def test_a_task_that_has_nothing_else_to_do_renews_in_time(closing: ExitStack) -
     while time.monotonic() - began < 1.2:
         attempt.turn(5.0)
         reset.update(cluster.outcomes().reset)
-    # Every 0.2 s, as the messages live for 0.6 s.
+    # The timeout is renewed every 0.2 s, since messages live for 0.6 s.
     assert time.monotonic() - began < 4
     assert all(reset[root] >= 3 for root in roots)
 

@@ -1,4 +1,4 @@
-"""A bolt task whose inbox has forgotten its last steps, of which other servers have heard."""
+"""A bolt task whose inbox has lost its last steps, though other servers have their effects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cluster_of(bolt: Any) -> InboxCluster:
 
 
 def work(cluster: InboxCluster, attempt: Attempt, *words: str) -> list[int]:
-    """One step per word."""
+    """Execute one step per word."""
     roots = []
     for word in words:
         roots += cluster.emit([[word]])
@@ -57,7 +57,7 @@ def work(cluster: InboxCluster, attempt: Attempt, *words: str) -> list[int]:
 
 
 def failed_over(cluster: InboxCluster, *, sealed: bool) -> list[int]:
-    """Let the inbox of the first bolt lose some steps; returns the roots of what came after."""
+    """Let the first bolt's inbox lose some steps; return the roots that came after them."""
     attempt = cluster.attempt(FIRST)
     work(cluster, attempt, "a", "b")
     if not sealed:

@@ -48,7 +48,7 @@ class Plain(Count):
 
 
 class Receive(BasicBolt):
-    """Notes what it is given, and fails as many of the first as it is told."""
+    """Records its tuples, and fails the first ``fail_first`` of them."""
 
     received: list[Any] = []  # noqa: RUF012 - shared by all copies
     fail_first = 0
@@ -172,7 +172,7 @@ def test_another_message_with_the_same_identity_fails_with_the_reason() -> None:
     pump = Pump(topology())
     send(pump, (Identity(b"1", content=5), "a"))
     send(pump, (Identity(b"1", content=6), "b"), (Identity(b"2", content=6), "c"))
-    # Its word is another one, and its key the same: what says that is the message.
+    # The word differs and the key is the same: the message's content shows the difference.
     assert counts(pump) == {"a": 1, "c": 1}
     [reason] = pump.failed.values()
     assert "a message with the same identity but a different body" in reason
@@ -182,7 +182,9 @@ def test_another_message_with_the_same_identity_fails_with_the_reason() -> None:
 
 @pytest.mark.parametrize("first", ["stranger", "genuine"])
 def test_a_second_body_with_the_same_32_bits_does_not_swallow_a_message(first) -> None:
-    """It was found in a minute, and the genuine message was acked as a repeat of it."""
+    """Such a body can be found in a minute; before the fix the genuine message was acked as a
+    repeat of it.
+    """
     read = identity_reader("message_id")
     bodies = {
         "stranger": b'{"order_id":"order-17","customer":"mallory","cents":1,"n":"49834"}',
@@ -212,14 +214,14 @@ def test_a_message_older_than_what_is_remembered_is_counted_and_told() -> None:
     assert counted(pump)[ONCE_UNSURE] == 2
     [error] = pump.metrics.errors()
     assert "older than the remembered keys" in error.message
-    # One that is remembered is no matter of doubt, however old it is.
+    # A remembered message is never in doubt, however old it is.
     send(pump, (Identity(b"2", since=now - 2 * 86_400), "a b"))
     assert counts(pump) == {"a": 2, "b": 1}
     assert counted(pump)[ONCE_UNSURE] == 2
 
 
 class Emits(StatefulBolt):
-    """Emits what it was told to, of all kinds."""
+    """Emits the given value, or sample values of all types."""
 
     output_streams = {"default": "n long, text string", "side": "raw binary, l array<int>"}  # noqa: RUF012
     direct_streams = frozenset({"side"})
@@ -272,7 +274,7 @@ def test_what_it_emitted_to_a_task_that_is_gone_goes_to_another() -> None:
 
 
 class Audits(StatefulBolt):
-    """Emits on a stream that no bolt receives, before and between what one does."""
+    """Emits on a stream without receivers, before and between emissions on a stream with one."""
 
     output_streams = {"default": "n long", "audit": "n long"}  # noqa: RUF012
     once = True
@@ -338,7 +340,7 @@ def test_what_is_forgotten_counts_again_and_time_runs_while_the_topology_does() 
         state.age("count", 60)
 
     send_and_age(("1", "a"))
-    now += 86_400 * 365  # a clock that jumps, or a topology that stood for a year
+    now += 86_400 * 365  # the clock jumps, or the topology stood still for a year
     send_and_age(("other", "x"))
     send_and_age(("1", "a"))
     assert counts(pump)["a"] == 1
@@ -356,7 +358,7 @@ def test_what_is_forgotten_counts_again_and_time_runs_while_the_topology_does() 
 
 
 class Together(Count):
-    """Two tasks have their first tuple at the same time."""
+    """Two tasks get their first tuple at the same time."""
 
     both: ClassVar[threading.Barrier]
     entered = False
@@ -395,7 +397,7 @@ def test_of_two_tasks_at_one_tuple_the_second_begins_its_step_again(caplog) -> N
 @settings(max_examples=60)
 @given(st.integers(0, 1 << 32))
 def test_whatever_dies_and_comes_again_each_message_counts_once(seed) -> None:
-    """Duplicates, redeliveries, processes that die anywhere in a commit, tasks that take over."""
+    """Faults are duplicates, redeliveries, processes that die in a commit, and takeovers."""
     random = Random(seed)
     lines = {f"{n}": " ".join(random.choices("abcd", k=random.randint(0, 4))) for n in range(12)}
     pump = Pump(topology(parallelism=random.choice([1, 3])))
@@ -411,7 +413,7 @@ def test_whatever_dies_and_comes_again_each_message_counts_once(seed) -> None:
     pump.feed(*([line] for line in lines.values()), identities=list(lines))
     pump.run()
     assert counts(pump) == Counter(" ".join(lines.values()).split())
-    # A tuple has emitted the same thing each time.
+    # Each execution of a tuple has emitted the same values.
     below = {key: values for *values, key in Receive.received}
     assert all(below[key] == values for *values, key in Receive.received)
     assert sorted(n for word, n in below.values() if word == "a") == list(

@@ -1,4 +1,4 @@
-"""Order per key, whatever fails, times out or dies: a tuple begins when its predecessor has
+"""Order per key despite failures, timeouts and deaths: a tuple begins once its predecessor has
 succeeded.
 """
 
@@ -42,7 +42,7 @@ FIRST_OF_A_KEY = 0
 
 
 class Script:
-    """Things that the bolts of one test do, and did."""
+    """Plan and record of the bolts of one test."""
 
     def __init__(self, seed: int, fails: float) -> None:
         self.random = random.Random(seed)
@@ -51,8 +51,8 @@ class Script:
         self.inversions: list[tuple[str, int]] = []
         self.given_up: set[tuple[str, int]] = set()
         self.executions = 0
-        # Numbers of each key in the order in which they came to the task for the first time. A
-        # spout worker that dies twice has a message come behind messages that it was before.
+        # Numbers of each key in order of first arrival at the task. A spout worker that dies twice
+        # puts a message behind its former successors.
         self.arrived: dict[str, list[int]] = {}
         self.lock = threading.Lock()
 
@@ -155,7 +155,7 @@ class Async(Scripted, AsyncBolt):
 
 
 class Misfit(Scripted, AsyncBolt):
-    """Fails when its step ends: what it emits does not fit."""
+    """Fails when its step ends, because its output does not fit."""
 
     output_fields = "number long"
     concurrency = 4
@@ -175,7 +175,7 @@ def topology(bolt: Any, **config: Any) -> Topology:
         "spout", "key"
     )
     if bolt.output_fields:
-        # Values that no bolt receives are not looked at.
+        # Values are only checked if a bolt receives them.
         next_bolt = builder.set_bolt("next", Second(), config=_order_of(bolt))
         if _order_of(bolt):
             next_bolt.fields_grouping("bolt", "key")
@@ -189,7 +189,7 @@ def _order_of(bolt: Any) -> dict[str, str]:
 
 
 class Second(BasicBolt):
-    """Receives what the first bolt emits."""
+    """Receives the first bolt's output."""
 
     script: ClassVar[Script]
 
@@ -217,7 +217,7 @@ class PassingLater(Scripted, AsyncBolt):
 
 
 class GivenBack(Source):
-    """A spout that emits again what is given back."""
+    """A spout that emits returned messages again."""
 
     def release(self, msg_id: Any) -> None:
         pass
@@ -241,12 +241,12 @@ every_kind = pytest.mark.parametrize(("bolt", "config"), KINDS.values(), ids=KIN
 class Message:
     key: str
     number: int
-    # Times that it came back to the queue.
+    # Number of returns to the queue.
     count: int = 0
 
 
 class Broker:
-    """A queue, a spout worker and the process of a bolt task, both of which die now and then.
+    """A queue, a spout worker and the process of a bolt task; the last two die now and then.
 
     The worker holds twice as many messages as may be in flight.
     """
@@ -256,14 +256,14 @@ class Broker:
         self.pump = Pump(topology(bolt, **config), simulated=self.clock)
         self.script = script
         self.bound = bound
-        # RabbitMQ delivers what came back first.
+        # RabbitMQ delivers returned messages first.
         self.returned: deque[Message] = deque()
         self.queue: deque[Message] = deque()
         self.held: dict[int, Message] = {}
         self.hand_out = HandOut()
-        # Tags of what is in flight, by root, and of what failed, with the end of its back-off.
+        # Tags in flight, by root; failed tags, with the end of their back-off.
         self.flying: dict[int, int] = {}
-        # Roots of those that wait for their predecessors: beyond the bound.
+        # Roots that wait for their predecessors, outside the bound.
         self.apart: set[int] = set()
         self.failed: list[tuple[float, int]] = []
         self.acked: list[Message] = []
@@ -272,7 +272,9 @@ class Broker:
     def run(
         self, *, kills: float = 0.0, timeouts: float = 0.0, deaths: float = 0.0, rounds: int = 4_000
     ) -> None:
-        """Until everything is acked: ``kills`` of the bolt's process, ``deaths`` of the worker."""
+        """Run until everything is acked, with ``kills`` of the bolt's process and ``deaths`` of the
+        worker.
+        """
         chance = self.script.random
         for _ in range(rounds):
             if not (self.queue or self.returned or self.held):
@@ -348,7 +350,7 @@ class Broker:
         for failure in outcomes.failed:
             if failure.root in self.flying:
                 self._fail(self.flying.pop(failure.root))
-        # An order gives nothing back to the spout.
+        # An ordered bolt gives nothing back to the spout.
         assert not outcomes.released
 
 
@@ -396,7 +398,7 @@ class Quick(Scripted, AsyncBolt):
     ("bolt", "config"), [(Quick(), {}), (Basic(), {"threads": 3})], ids=["async", "threads"]
 )
 def test_a_successor_waits_for_nothing_but_its_predecessor(bolt, config) -> None:
-    """Not for more tuples to come, as a task does that has nothing to begin."""
+    """It does not wait for more tuples, unlike a task that has nothing to begin."""
     script = Scripted.script = Script(1, 0.0)
     pump = Pump(topology(bolt, **config))
     [attempt] = pump.attempts.values()
@@ -410,7 +412,7 @@ def test_a_successor_waits_for_nothing_but_its_predecessor(bolt, config) -> None
 
 
 def overtaking(bolt: Any, config: Any, seed: int, fails: float, bound: int, keys: int) -> list[Any]:
-    """Run tuples through two ordered bolts whose processes die; return what began too early."""
+    """Run tuples through two ordered bolts whose processes die; return the premature ones."""
     script = Scripted.script = Script(seed, fails)
     second = Second.script = Script(seed + 1, 0.1)
     broker = Broker(bolt, config, script, bound=bound)
@@ -430,7 +432,7 @@ def overtaking(bolt: Any, config: Any, seed: int, fails: float, bound: int, keys
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), data=st.data())
 def test_no_tuple_overtakes_another_on_its_way_to_the_next_bolt(bolt, config, seed, data) -> None:
-    """Not even where a repeated step does other work: the effects of the first time stay."""
+    """This holds even if a repeated step does other work: the first execution's effects stay."""
     fails = data.draw(st.sampled_from([0.1, 0.3]))
     bound = data.draw(st.sampled_from([4, 12, 100]))
     assert overtaking(bolt, config, seed, fails, bound, data.draw(st.integers(1, 5))) == []
@@ -439,10 +441,10 @@ def test_no_tuple_overtakes_another_on_its_way_to_the_next_bolt(bolt, config, se
 @pytest.mark.parametrize(
     ("bolt", "seed", "bound", "keys"),
     [
-        # A tuple that was given back, and not sealed, was given back once more.
+        # A tuple that was given back, and not sealed, was given back a second time.
         (PassingLater(), 1, 100, 5),
         (Passing(), 5412, 4, 2),
-        # The second seal of a step that did other work had nothing of what failed.
+        # The second seal of a step that did other work lacked the failed tuples.
         (PassingLater(), 2810, 4, 3),
         (PassingLater(), 8056, 4, 4),
     ],
@@ -453,7 +455,7 @@ def test_what_has_overtaken_once(bolt, seed, bound, keys) -> None:
 
 @pytest.mark.parametrize("seed", [9, 41, 343, 416, 501])
 def test_messages_that_two_deaths_of_their_spout_worker_put_behind_others(seed) -> None:
-    """The order is that in which they came to the task for the first time."""
+    """The order is that of the first arrival at the task."""
     script = Scripted.script = Script(seed, 0.1)
     broker = Broker(Async(), {}, script, bound=4)
     for number in range(8):

@@ -1,4 +1,4 @@
-"""Emissions of a step in which tuples of an ordered bolt fail and are tried again."""
+"""Emissions of a step in which tuples of an ordered bolt fail and are retried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOGETHER = "together"
 
 
 class Fails:
-    """The rows that fail once."""
+    """Fails the given rows once."""
 
     failing: ClassVar[set[tuple[str, int]]]
 
@@ -48,7 +48,7 @@ class Basic(Fails, BasicBolt):
 
 
 class Stateful(Fails, StatefulBolt):
-    """Emits how often the key has succeeded."""
+    """Emits the number of earlier successes of the key."""
 
     output_fields = FIELDS
     state_types: ClassVar[Any] = {}
@@ -82,7 +82,7 @@ class Arrow(Fails, ArrowBolt):
 
 
 class Joining(Fails, Bolt):
-    """Emits one tuple anchored to all tuples of its step, of which some fail."""
+    """Emits one tuple anchored to all tuples of its step, some of which fail."""
 
     output_fields = FIELDS
 
@@ -143,7 +143,7 @@ def test_each_tuple_is_emitted_once_and_in_order_though_it_failed(bolt: Any) -> 
 
 
 def test_a_step_that_only_fails_keeps_what_the_bolt_remembers() -> None:
-    """The next process has the attributes as the failure left them."""
+    """The next process has the attributes as they were after the failure."""
 
     class Counting(Bolt):
         output_fields = FIELDS
@@ -167,13 +167,13 @@ def test_a_step_that_only_fails_keeps_what_the_bolt_remembers() -> None:
 
 
 def test_a_tuple_whose_emission_leaves_with_another_fails_with_its_message() -> None:
-    """The other one is acked, and counts on the emission."""
+    """The other tuple is acked, because it relies on the emission."""
     pump, _ = pumped(Joining(), ("a", 0))
     failing, good = pump.feed(["a", 0], ["b", 0])
     pump.run()
     assert Sink.received == [(TOGETHER, 2)]
     assert (pump.acked, list(pump.failed)) == ([good], [failing])
-    # Its successor waits until it comes again.
+    # The failed tuple's successor waits until the message is redelivered.
     [successor] = pump.feed(["a", 1])
     pump.run()
     assert Sink.received == [(TOGETHER, 2)]
@@ -194,7 +194,7 @@ def test_tuples_of_which_none_succeeds_are_tried_again_together_with_their_emiss
 
 
 class Flushing(Fails, BasicBolt):
-    """Cannot flush a poisoned key."""
+    """Fails in flush for a poisoned key."""
 
     output_fields = FIELDS
 

@@ -1,5 +1,6 @@
-"""A tuple that failed is tried again in its place, and not without end: its successors wait for it.
-A task that holds some rests meanwhile.
+"""A failed tuple is retried in its place, but not for ever, since its successors wait for it.
+
+Other tuples that the task holds rest meanwhile.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ SOON_S = 0.5
 
 
 class Known:
-    """Things that the bolts of one test are to do, and did."""
+    """Plan and record of the bolts of one test."""
 
     def __init__(self) -> None:
-        # Keys and numbers of those that fail for ever, or once.
+        # Key and number of each tuple that fails, for ever or once.
         self.fail: set[tuple[str, int]] = {("k", 1)}
         self.lasts_s: dict[tuple[str, int], float] = {}
         self.began: list[tuple[str, int]] = []
@@ -51,7 +52,7 @@ class Known:
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers that began, of the key that fails."""
+        """Return the numbers of the failing key that began."""
         return [number for key, number in self.began if key == "k"]
 
 
@@ -76,7 +77,7 @@ class GivenBack(Source):
 
 @dataclass
 class Heard:
-    """The outcomes that the spout was told so far."""
+    """The outcomes that the spout has heard so far."""
 
     acked: list[int] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
@@ -85,7 +86,7 @@ class Heard:
 
 
 class Book(MemoryCaseBook):
-    """The dead write nothing."""
+    """A dead process writes nothing."""
 
     alive = True
 
@@ -95,7 +96,7 @@ class Book(MemoryCaseBook):
 
 
 class Stage:
-    """One ordered task, on a clock that the test moves."""
+    """One ordered task, on a clock moved by the test."""
 
     def __init__(
         self, bolt: Any, config: dict[str, Any], known: Known, spout: Spout | None = None
@@ -113,7 +114,7 @@ class Stage:
         self.outcomes = Heard()
 
     def send(self, *numbers: int, key: str = "k", tracked: bool = True) -> None:
-        """One message after the other; the task has not looked yet."""
+        """Send one message after the other, before the task looks."""
         for number in numbers:
             self.roots += self.pump.feed([key, number], tracked=tracked)
             self.pump.send()
@@ -123,7 +124,7 @@ class Stage:
         self.pump.work()
 
     def pass_time(self, seconds: float) -> None:
-        """Let the task work on. It always knows when it is to go on, and that lies ahead."""
+        """Let the task work on. It always knows its next time to act, which lies ahead."""
         end = self.clock.after(seconds)
         while self.clock() < end:
             self.clock.move_to(min(end, self.clock.after(SOON_S)))
@@ -133,7 +134,7 @@ class Stage:
             self._hear()
 
     def die_until_it_works(self) -> None:
-        """Let the processes of the task die of a tuple, until one of them knows which one it is."""
+        """Let processes of the task die of a tuple until one of them knows the tuple."""
         for _ in range(4):
             with suppress(Killed):
                 self.pump.work()
@@ -234,7 +235,7 @@ def test_messages_do_not_time_out_between_two_attempts(stage: Stage) -> None:
         for root in stage.outcomes.waiting:
             told[root].append(stage.clock())
     for times in told.values():
-        # A third of the timeout.
+        # The bound is a third of the timeout.
         assert max(after - before for before, after in pairwise(times)) <= 11
 
 
@@ -298,7 +299,7 @@ def test_the_next_process_begins_with_the_tuple_that_failed(stage: Stage) -> Non
 
 
 def test_a_tuple_in_no_tree_keeps_its_place_and_is_not_tried_again(stage: Stage) -> None:
-    """Its failure was always its end."""
+    """The failure of an untracked tuple is always final."""
     stage.feed(1)
     stage.feed(2, tracked=False)
     stage.feed(3)
@@ -312,7 +313,7 @@ def test_a_tuple_in_no_tree_keeps_its_place_and_is_not_tried_again(stage: Stage)
 
 
 class Deadly(Plain):
-    """Ends its process with the tuples that are to fail."""
+    """Kills its process at the tuples that are to fail."""
 
     book: ClassVar[Book]
 
@@ -338,7 +339,7 @@ def test_successors_of_a_deadly_tuple_wait_until_its_message_comes_again(
         before = len(stage.known.numbers)
         stage.feed(1)
         assert stage.known.numbers[before:] == [1, 2]
-        # Or until it is not awaited any longer.
+        # Or until the tuple is no longer awaited.
         stage.known.fail = {("k", 3)}
         stage.send(3, 4)
         stage.die_until_it_works()
@@ -357,7 +358,7 @@ class Batched(BatchBolt):
 
 
 def test_a_batch_waits_for_no_company_where_no_more_is_taken() -> None:
-    """All that there is belongs to one key, and as much of it is held as may be."""
+    """All waiting tuples belong to one key, and the task holds as many of them as it may."""
     with closing(staged(Batched(), {})) as stage:
         many = MOST_HELD_BACK + 2
         stage.pump.feed(*[["k", number] for number in range(many)])

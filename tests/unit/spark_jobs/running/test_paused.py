@@ -1,5 +1,5 @@
-"""Bolts that an operator has paused, and tasks whose executor is asked to leave: they finish what
-they execute, and take nothing new.
+"""Bolts paused by an operator, and tasks whose executor is asked to leave: they finish the calls
+under way and take nothing new.
 """
 
 from __future__ import annotations
@@ -14,13 +14,23 @@ import pytest
 from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
-from tiercel import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt, Retry, TopologyBuilder
+from tiercel import (
+    ArrowBolt,
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Retry,
+    TopologyBuilder,
+    WindowedBolt,
+    tumbling,
+)
 from tiercel.acker.metrics.contract import total_of
 from tiercel.spark_jobs.topology.graph import extra_task, inboxes_of
 
 
 class Work:
-    """The calls of a bolt: a call of the word "slow" lasts until it may end."""
+    """Controls the calls of a bolt: a call for the word "slow" lasts until the test ends it."""
 
     may_end = threading.Event()
     lock = threading.Lock()
@@ -148,7 +158,7 @@ def test_a_paused_bolt_finishes_what_it_executes_and_takes_nothing_new(kind):
         cluster.around.paused.add("work")
         others = cluster.emit([[str(number)] for number in range(20)])
         Work.may_end.set()
-        # The step under way may have claimed some before the order.
+        # The step under way may have claimed some tuples before the order.
         wait_until(lambda: acked_are(-1) or slow in acked)
         before = dict(Work.executed)
         threading.Event().wait(0.6)
@@ -233,7 +243,7 @@ EXTRA = extra_task(2, 1)
 
 
 def joined(bolt, config):
-    """Two tasks and an extra one that share a line; only the extra one works."""
+    """Two tasks and an extra task share a line; only the extra task works."""
     cluster = InboxCluster(topology(bolt, config, 2))
     cluster.inboxes.adopt(RUN, [*inboxes_of(cluster.topology), EXTRA])
     cluster.start(4, EXTRA)
@@ -241,7 +251,7 @@ def joined(bolt, config):
 
 
 def left(cluster, task):
-    """Wait until the task has left; its beats give tuples behind a long call back meanwhile."""
+    """Wait until the task has left; meanwhile its beats give back the tuples behind a long call."""
     bolt_task, thread = cluster.threads[task]
     wait_until(lambda: bolt_task.give_back() or not thread.is_alive())
     assert bolt_task.error is None
@@ -349,4 +359,32 @@ def test_what_waits_for_a_task_that_is_addressed_by_key_waits_for_its_next_attem
         assert set(Work.executed.values()) == {1}
     finally:
         Work.may_end.set()
+        cluster.stop()
+
+
+class Twenty(WindowedBolt):
+    window = tumbling(20)
+    output_fields = "word string"
+
+    def execute(self, window, collector):
+        for tup in window:
+            Work.do(tup["word"])
+            collector.emit([tup["word"]])
+
+
+def test_the_tuples_of_open_windows_wait_for_the_next_attempt():
+    """Another task would put them into other windows."""
+    cluster = InboxCluster(topology(Twenty(), {}, 2))
+    cluster.start(4, 2)
+    try:
+        roots = cluster.emit([[str(number)] for number in range(5)])
+        wait_until(lambda: cluster.inboxes.figures([2])[2].tuples == 5)
+        cluster.threads[2][0].leave()
+        left(cluster, 2)
+        assert cluster.inboxes.figures([2])[2].tuples == 5
+        cluster.start(2)
+        roots += cluster.emit([[str(number)] for number in range(5, 20)])
+        all_acked(cluster, roots)
+        assert set(Work.executed.values()) == {1}
+    finally:
         cluster.stop()

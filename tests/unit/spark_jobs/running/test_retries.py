@@ -1,4 +1,4 @@
-"""A bolt with ``Retry``: its task executes tuples again that fail, in place."""
+"""A task of a bolt with ``Retry`` executes failed tuples again, in place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BusyError(Exception):
 
 
 class Service:
-    """Prices numbers. The first calls for a number that three divides fail."""
+    """Prices numbers. The first calls for a multiple of three fail."""
 
     failures: ClassVar[int]
     calls: ClassVar[Counter[int]]
@@ -118,7 +118,7 @@ class Split(Service, BatchBolt):
     def execute_batch(self, tuples, collector):
         for tup in tuples:
             collector.emit([0], tup)
-        # A call that raises is made again with halves: it counts once all of it goes well.
+        # A call that raises is repeated with halves; its emissions count only if it succeeds.
         if len(tuples) > 1 and any(tup["number"] % 3 == 0 for tup in tuples):
             raise BusyError
         for tup in tuples:
@@ -187,7 +187,7 @@ class Sink(BasicBolt):
 
 @pytest.fixture
 def running() -> Iterator[Callable[..., tuple[LocalCluster, FeederSpout]]]:
-    """``running(bolt, config)``: a cluster that has done what it could with all numbers."""
+    """``running(bolt, config)`` returns a cluster that has done all it can with the numbers."""
     clusters = []
 
     def start(bolt: Any, config: Any = None, **settings: Any) -> tuple[LocalCluster, FeederSpout]:
@@ -239,7 +239,7 @@ def test_after_the_last_attempt_it_fails_with_the_reason(running, service, bolt,
         assert cluster.failed("numbers") == []
         cluster.advance_time(WAIT_S + 0.2)
     if "ordered_by" in config:
-        # An ordinary failure of an ordered bolt: the next attempts follow after its back-off.
+        # The tuple now fails as in any ordered bolt: the next attempts follow after its back-off.
         cluster.advance_time(1.0)
         assert (cluster.failed("numbers"), len(cluster.acked("numbers"))) == ([], TUPLES)
         return
@@ -256,7 +256,7 @@ def test_the_message_timeout_begins_anew_with_each_attempt(running) -> None:
 
 
 class Chooses(BasicBolt):
-    """Raises what it is told to."""
+    """Raises the error that its tuple names."""
 
     output_fields = "price long"
 
@@ -362,7 +362,7 @@ ATTEMPTS: list[Attempt] = []
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Close all attempts, also those that have been taken over."""
+    """Close all attempts, including those that were taken over."""
     yield
     while ATTEMPTS:
         ATTEMPTS.pop().close()
@@ -379,14 +379,14 @@ def later(pump: Pump, clock: SimulatedClock, seconds: float = WAIT_S) -> None:
 
 
 def run(pump: Pump) -> None:
-    """Work until nothing moves; batches that are not full are executed."""
+    """Work until idle, and execute batches that are not full."""
     pump.run()
     pump.now += 1.0
     pump.run()
 
 
 def work(pump: Pump) -> None:
-    """Let the tasks of the bolt work, as ``run`` does."""
+    """Let the tasks of the bolt work, as in ``run``."""
     for _ in range(2):
         pump.work(*pump.topology.task_ids("price"))
         pump.now += 1.0
@@ -405,7 +405,7 @@ def test_a_process_that_dies_meanwhile_starts_the_tuple_again(bolt, config) -> N
     assert len(pump.acked) == len(GOOD)
     take_over(pump)
     run(pump)
-    # The other process has executed them at once, and counts from one.
+    # The new process executed them at once, and counts from one.
     assert Service.calls[0] == 2
     Service.failures = 3
     later(pump, clock)
@@ -478,7 +478,7 @@ def test_untracked_tuples_are_retried() -> None:
 
 
 def test_an_attempt_that_was_retried_is_not_given_back_to_the_line() -> None:
-    """There another task would execute it at once."""
+    """In the line another task would execute the tuple at once."""
     pump, _ = pumped(Basic())
     pump.feed(*([number] for number in (1, 3)))
     pump.run()

@@ -1,4 +1,4 @@
-"""Telling the spouts of tuples that wait for their predecessors."""
+"""Telling the spouts which tuples wait for their predecessors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiercel.spark_jobs.kinds.task_order import SetApart
 
 
 class Ledger:
-    """Of ``Ledger`` what is called here."""
+    """The part of ``Ledger`` that is called here."""
 
     def __init__(self) -> None:
         self.told: list[list[int]] = []
@@ -39,7 +39,7 @@ def test_each_is_told_of_once_soon_and_all_before_they_time_out(ledger: Ledger) 
     apart = SetApart(ledger, lambda: clock[0], 30.0)
     at(apart, clock, 0.0, 1, 2)
     assert ledger.told == [[1, 2]]
-    # Not more often than ten times per second.
+    # At most ten times per second.
     at(apart, clock, 0.05, 1, 2, 3)
     assert ledger.told == [[1, 2]]
     at(apart, clock, 0.1, 3, 2, 1)
@@ -47,7 +47,7 @@ def test_each_is_told_of_once_soon_and_all_before_they_time_out(ledger: Ledger) 
     assert ledger.told == [[1, 2], [3]]
     at(apart, clock, 10.0, 2, 3)
     assert ledger.told == [[1, 2], [3], [2, 3]]
-    # It had gone, and waits once more.
+    # The tuple had gone, and waits again.
     at(apart, clock, 10.1, 1, 2, 3)
     assert ledger.told[3:] == [[1]]
 

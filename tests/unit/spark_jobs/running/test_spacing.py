@@ -1,4 +1,4 @@
-"""Waits of steps and batches for company, in a model: delay at low load, cost at high load."""
+"""A model of the waits of steps and batches for tuples: delay at low load, cost at high load."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ COSTS_S = [0.0005, 0.001, 0.002, 0.005]
 
 
 def begun(arrivals: list[float], cost_s: float, each_s: float = 0.0) -> list[float]:
-    """Work over these arrivals; returns when each piece of work began."""
+    """Simulate the work for these arrivals; return when each piece of work began."""
     spacing = Spacing()
     begun = []
     now, at = 0.0, 0
     while at < len(arrivals):
-        # Idle until something comes, then as long as the spacing says.
+        # Idle until a tuple arrives, then as long as the spacing says.
         now = max(now, arrivals[at], spacing.paid_at)
         begun.append(now)
         first = at
@@ -31,7 +31,7 @@ def begun(arrivals: list[float], cost_s: float, each_s: float = 0.0) -> list[flo
 
 
 def waits_s(arrivals: list[float], begun: list[float], busy_s: float) -> list[float]:
-    """The wait of each arrival beyond the work that was under way, ``busy_s`` each."""
+    """Return each arrival's wait, without the time the previous work took, ``busy_s`` each."""
     waits, at = [], 0
     for before, now in pairwise([float("-inf"), *begun]):
         while at < len(arrivals) and arrivals[at] <= now:
@@ -41,7 +41,7 @@ def waits_s(arrivals: list[float], begun: list[float], busy_s: float) -> list[fl
 
 
 def coming(rate: float, seconds: float, *, regular: bool = False) -> list[float]:
-    """Times of arrival at this rate."""
+    """Return arrival times at this rate."""
     chance = random.Random(1)
     now, found = 0.0, []
     while now < seconds:
@@ -64,7 +64,7 @@ def test_nobody_waits_at_a_low_load_and_at_a_high_one_the_cost_stays_a_part_of_t
     if load <= 0.5 / SHARE:
         assert mean_s <= 0.05 * cost_s, "time that nobody used is saved"
     assert mean_s <= (SHARE - 1) * cost_s
-    # At first the time that was saved, and the cost is unknown.
+    # The excess at the start is the saved time, and the cost being unknown.
     assert len(found) * cost_s <= seconds / SHARE + 0.05 + 8 * cost_s
     if load >= 1:
         assert len(found) * cost_s >= 0.9 * seconds / SHARE, "and no more is waited than that"
@@ -82,7 +82,7 @@ def test_bursts_after_idle_times_begin_at_once_and_then_share(cost_s: float) -> 
 
 
 def test_work_that_fills_the_time_between_needs_no_wait() -> None:
-    """The time that tuples take counts: the cost is a small part of it."""
+    """The tuples' own time counts, of which the fixed cost is a small part."""
     arrivals = coming(1_000, 10.0)
     found = begun(arrivals, 0.001, each_s=0.0008)
     assert max(waits_s(arrivals, found, 0.0)) < 0.05

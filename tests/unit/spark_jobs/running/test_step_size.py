@@ -1,4 +1,4 @@
-"""Size of a step: it follows what fits into some milliseconds."""
+"""Size of a step: as many tuples as fit into some milliseconds."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_step_that_only_waited_for_the_processor_makes_the_next_one_no_smaller
 
 
 def committing(one: Slices, clock: Clock, commit_s: float, times: int = 50) -> None:
-    """Steps of one quick tuple, one after the other."""
+    """Run steps of one quick tuple, one after the other."""
     for _ in range(times):
         one.begin()
         assert one.may()
@@ -114,7 +114,7 @@ def test_steps_that_come_now_and_then_wait_for_nobody() -> None:
 
 
 def length_s(one: Slices, clock: Clock, each_s: float) -> float:
-    """A step of a bolt with endless input; returns how long it takes."""
+    """Run a step of a bolt with endless input; return its duration."""
     began = clock.now
     calls(one, clock, 10**6, each_s)
     return clock.now - began
@@ -156,7 +156,7 @@ def test_a_long_step_ends_after_a_slow_tuple() -> None:
 
 
 def calls(one: Slices, clock: Clock, offered: int, each_s: float, flush_s: float = 0.0) -> int:
-    """A step of a bolt that is called for each tuple; returns how many it executed."""
+    """Run a step of a bolt that is called for each tuple; return how many it executed."""
     one.begin()
     executed = 0
     while executed < offered and (one.may() or not executed):
@@ -243,7 +243,7 @@ def test_work_that_becomes_slow_is_found_out_with_one_step_however_it_is_done() 
 
 
 class Model:
-    """Some tasks at one line, on one clock: who is free claims as its slices say."""
+    """Tasks on one line and one clock: a free task claims as many tuples as its slices say."""
 
     def __init__(self, tasks: int, arrow: bool = False) -> None:
         self.clocks = [Clock(100.0) for _ in range(tasks)]
@@ -256,7 +256,7 @@ class Model:
         return min(waiting, max(one.claimable, share))
 
     def work(self, task: int, at: float, tuples: int, each_s: float, step_s: float) -> int:
-        """One step; returns how many tuples it executed."""
+        """Run one step; return how many tuples it executed."""
         one, clock = self.tasks[task], self.clocks[task]
         clock.now = at
         if not self.arrow:
@@ -284,7 +284,7 @@ def test_throughput_of_a_long_line_is_near_the_best_for_what_a_step_and_a_tuple_
         executed = model.work(task, now, tuples, each_s, step_s * chance.uniform(0.6, 1.4))
         done += executed if now > seconds / 2 else 0
         waiting -= tuples
-        # For each tuple that is done another one comes.
+        # Each finished tuple is replaced by another.
         heapq.heappush(free, (model.clocks[task].now + commit_s, task, tuples))
     best = max(
         tasks * size / (step_s + commit_s + size * each_s) for size in (1, 10, 100, 1_000, 8_000)

@@ -1,4 +1,4 @@
-"""After a process died: what its successor notes, what is tried alone, and what a
+"""After a process died: what its successor records, which tuples are tried alone, and what a
 neighbour's death costs.
 """
 
@@ -23,7 +23,7 @@ class Died(BaseException):
 
 
 class Book(MemoryCaseBook):
-    """Counts what is noted. The dead write nothing."""
+    """Counts the records. A dead process writes nothing."""
 
     alive = True
 
@@ -75,7 +75,7 @@ def reborn(pump: Pump) -> None:
 
 
 def homes(pump: Pump, *words: str) -> dict[str, int]:
-    """The task that each of these words comes to."""
+    """Return the task that receives each of these words."""
     found = {}
     for word in words:
         pump.feed([word])
@@ -87,7 +87,7 @@ def homes(pump: Pump, *words: str) -> dict[str, int]:
 
 
 def words_of_both(pump: Pump) -> tuple[str, str]:
-    """A word for each of the two tasks."""
+    """Return a word for each of the two tasks."""
     found = homes(pump, *(f"w{number}" for number in range(12)))
     return next(word for word, task in found.items() if task == 2), next(
         w for w, task in found.items() if task == 3
@@ -120,9 +120,9 @@ def test_what_was_taken_is_noted_and_what_comes_later_is_not(pump: Pump) -> None
 
 
 def test_a_neighbour_that_dies_with_a_killer_is_tried_alone_and_not_blamed(pump: Pump) -> None:
-    """Both tasks execute when the process dies, time after time.
+    """Both tasks are executing each time the process dies.
 
-    The innocent one comes first, so that it could be blamed.
+    The innocent task comes first, so that it could be blamed.
     """
     here, there = words_of_both(pump)
     roots = pump.feed([here], [there])
@@ -132,7 +132,7 @@ def test_a_neighbour_that_dies_with_a_killer_is_tried_alone_and_not_blamed(pump:
     pump.book.alive = True
     dies(pump, 3)
     reborn(pump)
-    # The second process dies of task 3's, while task 2 was in the middle of its own.
+    # The second process dies of task 3's tuple, while task 2 is in the middle of its own.
     dies(pump, 2)
     pump.book.alive = True
     dies(pump, 3)
@@ -147,7 +147,7 @@ def test_a_neighbour_that_dies_with_a_killer_is_tried_alone_and_not_blamed(pump:
 
 
 def both_are_suspects(pump: Pump) -> None:
-    """A process dies, and the next one while it executes a tuple of each task."""
+    """Let a process die, and the next one while it executes a tuple of each task."""
     here, there = words_of_both(pump)
     pump.feed([here], [there])
     pump.send()
@@ -169,7 +169,7 @@ def test_suspects_of_two_tasks_are_never_executed_at_once(
 
     def execute(self: Deadly, tup: Any, collector: Any) -> None:
         inside.append(tup["word"])
-        # Long enough for the other thread to come in, if it could.
+        # Long enough for the other thread to enter, if it could.
         threading.Event().wait(0.2)
         most.append(len(inside))
         inside.remove(tup["word"])
@@ -207,7 +207,7 @@ def test_slow_tuples_that_are_suspected_are_acked_one_by_one(
 
 
 def test_another_attempt_in_the_same_process_is_not_another_death(pump: Pump) -> None:
-    """Redis was away in the middle of a step, for instance."""
+    """For example because Redis was away in the middle of a step."""
     here, _ = words_of_both(pump)
     Deadly.kills.add(here)
     [root] = pump.feed([here])

@@ -1,4 +1,4 @@
-"""Bolt tasks at work on inboxes in memory: what is acked, what fails, what waits for what."""
+"""Bolt tasks on inboxes in memory: which tuples are acked, fail or wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Count(BasicBolt):
 
 
 class Wait(BasicBolt):
-    """Waits in the call for one number until the test lets it go."""
+    """Blocks in the call for one number until the test releases it."""
 
     free: ClassVar[threading.Event] = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Times of ticks, and what bolts see of them; without Spark."""
+"""Times of ticks, and what bolts see of them, without Spark."""
 
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ class Pass(BasicBolt):
 
 
 class Windows(Bolt):
-    """Says on each tick how many words came since the last one."""
+    """Emits at each tick how many words came since the last one."""
 
     output_fields = "task long, count long"
 
@@ -39,7 +39,7 @@ class Windows(Bolt):
 
 
 class Told(BasicBolt):
-    """Keeps what it is given."""
+    """Records its tuples."""
 
     seen: ClassVar[list] = []
 
@@ -53,7 +53,7 @@ def _nothing_told():
 
 
 def windowed(bolt=None, every=1.0, **config):
-    """spout -> pass -> windows (two tasks, ticks, each with its words) -> told."""
+    """Build spout -> pass -> windows (two tasks with ticks, by word) -> told."""
     builder = TopologyBuilder("windowed", Config(**config))
     builder.set_spout("words", Source())
     builder.set_bolt("pass", Pass()).shuffle_grouping("words")
@@ -67,7 +67,7 @@ def windowed(bolt=None, every=1.0, **config):
 
 
 def targets(parcels):
-    """The tasks that have a tick, in the order of the parcels."""
+    """Return the tasks with a tick, in the order of the parcels."""
     chunks = [decode(chunk) for parcel in parcels for chunk in parcel.chunks]
     assert [chunk.route.target_task for chunk in chunks] == [parcel.target for parcel in parcels]
     return [parcel.target for parcel in parcels]
@@ -270,7 +270,7 @@ def test_a_queue_sink_publishes_no_ticks():
 
 
 class ArrowWindows(ArrowBolt):
-    """Says on each tick how many rows came since the last one."""
+    """Emits at each tick how many rows came since the last one."""
 
     output_fields = "count long"
     count = 0
@@ -289,8 +289,8 @@ def test_a_bolt_over_batches_has_its_tick_by_itself_after_the_rows_of_the_step()
         pump.feed(*([word] for word in words))
         pump.now = float(second)
         pump.run()
-    # The first bolt passes words on before the task that has the tick looks at its clock: they
-    # are in time for it.
+    # The first bolt passes its words on before the task with the tick reads its clock, so they are
+    # in time for the tick.
     counts = [count for _, (count,) in Told.seen]
     assert [sum(counts[at : at + 2]) for at in (0, 2, 4)] == [3, 0, 1]
     assert len(pump.acked) == 4

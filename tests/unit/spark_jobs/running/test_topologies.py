@@ -1,5 +1,5 @@
-"""Whole topologies in plain Python, over the memory ledger: what is acked, what fails and why,
-what a retry does.
+"""Whole topologies in plain Python, over the memory ledger: acks, failures with their reasons, and
+retries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Split(BasicBolt):
 
 
 class Count(BasicBolt):
-    """Counts into a dictionary of the class, as bolts' copies are their own."""
+    """Counts into a dictionary of the class, which all copies of the bolt share."""
 
     totals: ClassVar[Counter[str]] = Counter()
 
@@ -47,7 +47,7 @@ class Pass(BasicBolt):
 
 
 def chain(*bolts: Any, fields: str = "line string", parallelism: int = 2, **settings) -> Topology:
-    """spout -> b0 -> b1 -> …, each by shuffle."""
+    """Build spout -> b0 -> b1 -> …, each by shuffle."""
     builder = TopologyBuilder("chain", Config(**settings))
     builder.set_spout("spout", Source(fields))
     for number, bolt in enumerate(bolts):
@@ -106,9 +106,7 @@ def test_a_line_without_words_is_acked_by_the_first_bolt() -> None:
 
 
 class Join(Bolt):
-    """Emits one tuple for all that came in the step, anchored to all of them, and acks
-    them: in ``flush``.
-    """
+    """In ``flush``, emits one tuple anchored to all tuples of the step, and acks them."""
 
     output_fields = "word string"
     times = 1
@@ -132,7 +130,7 @@ def diamond(join: Bolt, *below: Any) -> Topology:
     builder.set_spout("spout", Source("word string"))
     for side in ("left", "right"):
         builder.set_bolt(side, Pass(), parallelism=2).shuffle_grouping("spout")
-    # The join also hears the spout itself.
+    # The join also receives the spout's tuples directly.
     builder.set_bolt("join", join).global_grouping("left").global_grouping("right").global_grouping(
         "spout"
     )
@@ -152,7 +150,7 @@ def test_a_diamond_is_acked_when_all_of_it_is_done_and_not_before(times: int) ->
     pump = Pump(diamond(join, Pass(), Pass(), Count()))
     roots = pump.feed(["a"], ["b"])
     pump.send()
-    # Bolt by bolt, so that the join has all of its input in one step.
+    # Bolt by bolt, so that the join gets all of its input in one step.
     for bolts in (("left", "right"), ("join",), ("below0",), ("below1",), ("below2",)):
         assert pump.ledger.pending() == 2, f"acked before {bolts}"
         pump.work(*(task for bolt in bolts for task in pump.topology.task_ids(bolt)))
@@ -162,7 +160,7 @@ def test_a_diamond_is_acked_when_all_of_it_is_done_and_not_before(times: int) ->
 
 
 class Raising(BasicBolt):
-    """Emits, then raises for words that are named, or for all."""
+    """Emits, then raises for the given words, or for all."""
 
     output_fields = "word string"
 
@@ -190,8 +188,8 @@ def test_an_exception_fails_its_tuple_with_its_first_line_and_the_others_go_on()
 
 
 class Repeating(BasicBolt):
-    """Says each word on a second stream too; a ``bad`` one fails after that, a ``wrong`` one has a
-    value of a wrong type.
+    """Emits each word on a second stream too; then a ``bad`` word fails, and a ``wrong`` one emits
+    a value of a wrong type.
     """
 
     output_streams = {"default": "word string", "again": "word string"}  # noqa: RUF012 - as users write it
@@ -223,7 +221,7 @@ def test_what_failed_tuples_had_emitted_is_not_counted() -> None:
 
 
 class RepeatingByHand(Bolt):
-    """The same by hand: what a failed tuple had emitted belongs to other trees too, and goes."""
+    """The same with explicit acks: a failed tuple's output is in other trees too, and leaves."""
 
     output_streams = Repeating.output_streams
 
@@ -248,7 +246,7 @@ def test_of_what_a_bolt_by_hand_emits_only_values_of_a_wrong_type_are_not_counte
 
 
 class RepeatingBatches(ArrowBolt):
-    """The same for whole batches, and each two neighbours once more, anchored to both."""
+    """The same for whole batches, and each pair of neighbours once more, anchored to both."""
 
     output_streams = Repeating.output_streams
 
@@ -310,7 +308,7 @@ def test_a_thousand_exceptions_fail_a_thousand_tuples_and_report_five() -> None:
 
 
 class ByWord(Bolt):
-    """Does to each tuple what its word says, by hand."""
+    """Handles each tuple as its word says, with explicit acks."""
 
     output_fields = "word string"
 
@@ -341,7 +339,7 @@ def test_what_was_emitted_before_the_ack_is_waited_for_also_when_the_anchor_is_h
 
 
 class Flushing(BasicBolt):
-    """Raises in the first flush of all."""
+    """Raises in the very first flush."""
 
     output_fields = "word string"
     life: ClassVar[list[str]] = []
@@ -412,7 +410,7 @@ def test_who_is_free_takes_what_a_task_emits_and_each_tuple_once() -> None:
     pump = Pump(chain(Pass(), Count(), fields="word string"))
     roots = pump.feed(*([str(number)] for number in range(2000)))
     pump.send()
-    # A task that is away, or busy, keeps nothing of it.
+    # A task that is away or busy holds back no tuple.
     while pump.work(2) or pump.work(5):
         continue
     pump.read()
@@ -443,7 +441,7 @@ def test_a_step_appends_once_to_a_bolt_that_is_shuffled_to_however_many_tasks_it
 
 
 class Dice(BasicBolt):
-    """Emits one tuple more at each attempt."""
+    """Emits one more tuple at each attempt."""
 
     output_fields = "word string"
     attempts = 0

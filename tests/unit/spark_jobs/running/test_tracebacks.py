@@ -1,4 +1,4 @@
-"""Each error's first traceback reaches people, and then how often it came."""
+"""The first traceback of each error is logged, and afterwards only its count."""
 
 from __future__ import annotations
 

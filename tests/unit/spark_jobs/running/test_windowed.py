@@ -28,7 +28,7 @@ from tiercel import (
     tumbling,
 )
 from tiercel.acker.metrics.contract import total_of
-from tiercel.spark_jobs.kinds.held_rows import AHEAD, GOOD, NULL, Timestamps
+from tiercel.spark_jobs.kinds.windows.rows import AHEAD, GOOD, NULL, Timestamps
 from tiercel.spark_jobs.topology.windowing import Windowing
 from tiercel.workers.testing.engine import SimulatedClock
 
@@ -228,6 +228,53 @@ def test_late_tuples_are_acked_when_the_late_stream_is_done():
     assert set(pump.acked) == {roots[2], roots[3]}
 
 
+def test_a_flood_of_late_tuples_is_emitted_as_late_and_holds_up_no_window():
+    pump = pump_of(Late(), ends=1)
+    [open_] = pump.feed([-1, "k", 1_005])
+    late = []
+    for first in range(0, 20_000, 4_000):
+        rows = range(first, first + 4_000)
+        late += pump.feed(*([n, f"k{n % 100}", n % 900] for n in rows))
+        pump.work_at("windows")
+    [closes] = pump.feed([-2, "k", 1_030])
+    pump.work_at("windows")
+    assert [-1] in [numbers for (numbers,) in pump.rows("end")]
+    pump.run()
+    assert set(pump.acked) == {open_, *late}
+    assert not pump.failed
+    assert closes not in pump.acked
+    totals = pump.metrics.totals()
+    assert total_of(totals, "windows")["windows_late"] == total_of(totals, "late")["executed"]
+    assert total_of(totals, "late")["executed"] == 20_000
+
+
+@pytest.mark.parametrize("window", [tumbling(25 * MS), Sliding(30 * MS, 15 * MS), Session(5 * MS)])
+def test_after_an_upgrade_messages_that_are_not_acked_are_in_windows_of_the_new_length(window):
+    pump = pump_of(Sums(), ends=1)
+    roots = fed(pump, *((n, 3 * n) for n in range(1, 10)))
+    pump.run()
+    left = {n for n, root in roots.items() if root not in pump.acked}
+    assert 0 < len(left) < 9
+    upgraded = Sums()
+    upgraded.window = window
+    newer = Pump(
+        topology(upgraded, ends=1),
+        inboxes=pump.inboxes,
+        ledger=pump.ledger,
+        simulated=pump.clock,
+    )
+    newer.begin_run("upgraded")
+    # As the driver does, which has their messages emitted again.
+    for task, entries in newer.inboxes.drain("upgraded"):
+        newer.inboxes.discard("upgraded", task, [entry.position for entry in entries])
+    again = fed(newer, *((n, 3 * n) for n in sorted(left)), (10, 1_000))
+    newer.work_at("windows")
+    assert {n for (numbers,) in newer.rows("end") for n in numbers} == left
+    newer.run()
+    assert set(newer.acked) == {again[n] for n in left}
+    assert not newer.failed
+
+
 class Totals(AggregatingBolt):
     window = tumbling(10 * MS)
     timestamp_field = "at"
@@ -250,6 +297,32 @@ def test_an_accumulator_has_all_tuples_of_its_window():
     assert pump.rows("end") == [(1 + 2 + 3, 3), (4 + 5 + 6, 3)]
     pump.run()
     assert set(pump.acked) == {roots[n] for n in range(1, 7)}
+
+
+class Forgetful(Totals):
+    def add(self, accumulator, tup):
+        accumulator += tup["n"]
+
+
+def test_an_accumulator_that_add_does_not_return_is_named():
+    pump = pump_of(Forgetful(), ends=1)
+    roots = fed(pump, (1, 1), (2, 20))
+    pump.run()
+    assert set(pump.failed) == {roots[1]}
+    assert "'windows': add returned None: return the accumulator" in pump.failed[roots[1]]
+
+
+def test_a_number_in_another_unit_is_named_once(caplog):
+    pump = pump_of(Totals(), ends=1)
+    fed(pump, (1, 1_790_000_000), (2, 1_790_000_001))
+    later(pump, 1_790_000_000)
+    pump.run()
+    fed(pump, (3, 1_790_000_002))
+    pump.run()
+    [said] = [one for one in caplog.records if one.event == "timestamps_ancient"]
+    assert said.levelname == "WARNING"
+    assert "reads a timestamp 'at' as 1970-01-21 17:13:20+00:00" in said.getMessage()
+    assert "timestamp_unit = 'ms'" in said.getMessage()
 
 
 def test_the_room_of_held_tuples_is_free_and_max_held_bounds_them():
@@ -331,6 +404,7 @@ def test_a_copy_that_comes_when_its_window_is_due_and_has_not_closed_is_in_it(wi
     ("change", "said"),
     [
         ({"window": None}, "is a WindowedBolt without a window"),
+        ({"window": timedelta(minutes=1)}, r"is no window: write tumbling\("),
         ({"timestamp_field": "when"}, "there is no field 'when' for timestamp_field"),
         ({"timestamp_field": "key"}, "must be a timestamp, or a number"),
         ({"timestamp_unit": "min"}, "timestamp_unit must be one of s, ms, us"),

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiercel import ConfigValueError, Session, Sliding, tumbling
-from tiercel.spark_jobs.kinds.held_rows import FOREVER, GOOD, NEVER, HeldRows, Watermark
-from tiercel.spark_jobs.kinds.windows import Limits, assigner_of
+from tiercel.spark_jobs.kinds.windows.assigners import Limits, assigner_of
+from tiercel.spark_jobs.kinds.windows.rows import FOREVER, GOOD, NEVER, HeldRows, Watermark
 
 KEYS = 3
 DIGESTS = [key * 7 + 100 for key in range(KEYS)]

@@ -1,5 +1,5 @@
-"""The file of Spark's classes: it is used where it is, replaced as a whole, and its absence
-changes nothing.
+"""The archive of Spark's classes is used if present and replaced atomically; without it nothing
+changes.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from tiercel.spark_jobs.spark.session import archive_path, reading_options, writ
 
 @pytest.fixture
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for Spark's."""
+    """Return a folder that stands for Spark's."""
     monkeypatch.setattr(session.pyspark, "__file__", str(tmp_path / "__init__.py"))
     return tmp_path
 

@@ -8,7 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tiercel.spark_jobs.spark import executors, session
 from tiercel.spark_jobs.spark.executors import (
+    Executor,
+    Readiness,
+    absence_of,
     readiness_of,
     start_failure,
     steady_slots,
@@ -53,10 +57,11 @@ class Cluster:
         pytest.param({0.0: 4}, 4, 0.0, id="all there"),
         pytest.param({0.0: 40}, 40, 0.0, id="more than enough"),
         pytest.param({0.0: 2}, 2, 3.2, id="fewer, for good"),
-        pytest.param({2.0: 2, 4.5: 4}, 4, 4.7, id="one after the other"),
+        pytest.param({0.8: 2, 3.3: 4}, 4, 3.5, id="one after the other"),
         pytest.param({0.0: 3, 0.5: 2}, 2, 3.7, id="one that goes"),
-        pytest.param({}, 1, 10.2, id="none"),
-        pytest.param({each * 2.0: each / 10 for each in range(100)}, 1, 10.2, id="without end"),
+        pytest.param({}, 0, 1.2, id="none"),
+        pytest.param({2.0: 2}, 0, 1.2, id="none yet"),
+        pytest.param({each * 2.0: each / 10 + 0.1 for each in range(99)}, 0.6, 10.2, id="no end"),
     ],
 )
 def test_slots_are_counted_when_there_are_enough_or_their_number_stays(
@@ -65,6 +70,25 @@ def test_slots_are_counted_when_there_are_enough_or_their_number_stays(
     cluster = Cluster(executors)
     assert cluster.steady_slots(4) == slots
     assert cluster.now - 100 <= within_s
+
+
+def test_without_an_executor_one_line_says_why_the_last_one_ended_and_where_to_look() -> None:
+    said = absence_of(0, "exited with exit code 1(unexpected).\nThe pod: x", "k8s://https://h:6443")
+    assert said.startswith(
+        "Spark has no executor, the last one ended: exited with exit code 1(unexpected). The pod: x"
+    )
+    assert "kubectl logs -l spark-role=executor" in said
+    assert "ResourceManager" in absence_of(0, "", "yarn")
+    assert "Spark's master" in absence_of(0, "", "spark://h:7077")
+
+
+def test_time_that_was_spent_on_something_else_is_no_more_waited_for() -> None:
+    cluster = Cluster({0.0: 1, 0.5: 2})
+    assert steady_slots(lambda: 1, 4, 3.0, cluster.clock, cluster.wait, spent_s=2.0) == 1
+    assert 100.9 <= cluster.now <= 101.2
+    cluster.now = 100.0
+    assert steady_slots(cluster.count, 4, 3.0, cluster.clock, cluster.wait, spent_s=2.0) == 2
+    assert 103.4 <= cluster.now <= 103.8, "the next one has its whole time"
 
 
 def test_answers_of_one_executor_are_one_and_a_sound_one_is_counted_by_its_slots() -> None:
@@ -221,3 +245,58 @@ def test_executors_are_ended_without_force_and_without_another_total():
     spark_with(backend, {}).end(["3", "4"])
     # Adjust the total, count a failure, kill tasks: none of the three.
     assert backend.ended == [(("3", "4"), False, False, False)]
+
+
+class Cold(SparkUnit):
+    """A unit whose free slots change with each question: the last number stays."""
+
+    def __init__(self, *free: int) -> None:
+        self.free_slots = [*free]
+        self.asked: list[int] = []
+        self.context = SimpleNamespace(pythonExec="python", unit=self)
+        self._local = False
+        self._master = "spark://h:7077"
+        self._steady_s = 0.2
+
+    def _free(self) -> int:
+        return self.free_slots.pop(0) if len(self.free_slots) > 1 else self.free_slots[0]
+
+    def executors(self) -> list[Executor]:
+        return []
+
+    def _last_end(self) -> str:
+        return "exit code 1"
+
+
+class Answers:
+    def __init__(self, context) -> None:
+        self._unit = context.unit
+
+    def answers(self, slots: int) -> Readiness:
+        self._unit.asked.append(slots)
+        return Readiness(slots=slots)
+
+
+@pytest.mark.parametrize(
+    ("free", "wanted", "slots", "asked"),
+    [
+        pytest.param([4], 4, 4, [4], id="all there"),
+        # Spark notes the end of the answers a little later.
+        pytest.param([1, 0, 0, 1], 4, 1, [1], id="one, for good"),
+        pytest.param([1, 1, 3], 4, 3, [1, 3], id="others come meanwhile"),
+    ],
+)
+def test_executors_are_asked_while_others_may_come(free, wanted, slots, asked, monkeypatch):
+    monkeypatch.setattr(session, "Asking", Answers)
+    unit = Cold(*free)
+    assert unit.ready(wanted) == Readiness(slots=slots)
+    assert unit.asked == asked
+
+
+def test_without_an_executor_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(executors, "_FIRST_S", 0.05)
+    monkeypatch.setattr(session, "Asking", Answers)
+    unit = Cold(0)
+    ready = unit.ready(4)
+    assert (ready.slots, ready.absent, unit.asked) == (0, True, [])
+    assert ready.trouble.startswith("Spark has no executor, the last one ended: exit code 1; ")

@@ -59,7 +59,7 @@ for _ in range(3):
 
 
 def started(code: str, *folders: object) -> str:
-    """Return the output of a Python process with these in front of its PYTHONPATH, and Spark's
+    """Return the output of a Python process with these folders first on its PYTHONPATH and Spark's
     settings in its environment.
     """
     settings = {
@@ -112,7 +112,7 @@ def test_what_it_imported_works_in_every_process_that_it_forks() -> None:
 
 
 def test_spark_s_own_loop_runs_behind_it_until_spark_closes_its_input() -> None:
-    """As Spark starts it: it writes the port that it listens on, and ends with its input."""
+    """Spark starts it like this: it writes the port that it listens on, and ends with its input."""
     command = [sys.executable, "-m", EVERYWHERE["spark.python.daemon.module"], "pyspark.worker"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_WORKER_FACTORY_SECRET": "secret"}
     done = subprocess.run(

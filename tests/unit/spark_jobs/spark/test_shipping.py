@@ -1,4 +1,4 @@
-"""The code that goes to the executors of a cluster."""
+"""The code shipped to the executors of a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture
 def users_folder(tmp_path, monkeypatch):
-    """A folder with a topology's module, ``users_topology``, and what it may import."""
+    """A folder with a topology's module, ``users_topology``, and the modules it may import."""
     folder = tmp_path / "users"
     (folder / "helpers").mkdir(parents=True)
     (folder / "users_topology.py").write_text("VALUE = 1\n")
@@ -49,9 +49,7 @@ def names(archive: Path) -> set[str]:
 
 
 def in_archive(archive: Path, script: str, folder: Path) -> str:
-    """Return the output of a Python that has the archive, third-party packages, and
-    nothing else of ours.
-    """
+    """Return the output of a Python with only the archive and third-party packages."""
     paths = (
         f"import sys; sys.path[:] = [{str(archive)!r}] + [p for p in sys.path if p not in ('', "
         f"{str(ROOT)!r})]\n"
@@ -163,8 +161,8 @@ def test_too_much_is_refused_with_what_to_do(users_folder, tmp_path, monkeypatch
 
 
 def test_an_executor_starts_its_python_from_the_archive_in_its_folder(users_folder, tmp_path):
-    """As Spark does: in the folder of the executor, where the archive lies, with its
-    name as the path.
+    """Spark does the same: in the executor's folder, where the archive lies, with its bare name as
+    the path.
     """
     pack_code("users_topology", tmp_path / "tiercel.zip")
     environment = {**os.environ, "PYTHONPATH": "tiercel.zip"}

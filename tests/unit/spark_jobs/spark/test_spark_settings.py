@@ -1,4 +1,4 @@
-"""Spark's settings: where each applies, and what is refused before anything starts."""
+"""Spark's settings: where each applies, and which are refused before anything starts."""
 
 from __future__ import annotations
 

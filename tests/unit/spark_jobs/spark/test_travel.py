@@ -1,4 +1,4 @@
-"""A topology that cannot travel to Spark is refused in one line that names what to change."""
+"""A topology that cannot be shipped to Spark is refused in one line that says what to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Savepoints: what was written is read again exactly, and a damaged file is refused."""
+"""Savepoints are restored exactly, and a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ except SavepointError as error:
 
 
 def test_a_disk_without_room_leaves_no_file(path):
-    """The kernel refuses the write, here for a limit of the process."""
+    """A limit of the process makes the kernel refuse the write."""
     ended = subprocess.run(
         [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
     )

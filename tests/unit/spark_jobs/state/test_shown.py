@@ -1,4 +1,4 @@
-"""A word on a command line and the keys that it may mean; entries as people see them."""
+"""Keys that a word on the command line may mean, and entries as they are printed."""
 
 import json
 

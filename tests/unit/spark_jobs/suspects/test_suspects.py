@@ -1,4 +1,4 @@
-"""Blame for Python processes that die, decided from what the attempts at a task left behind."""
+"""Blame for dying Python processes, decided from the traces that attempts at a task left."""
 
 import pytest
 
@@ -15,7 +15,7 @@ class Died(BaseException):
 
 
 class Diary(MemoryCaseBook):
-    """The dead write nothing, whatever ``finally`` there is."""
+    """A dead process writes nothing, not even in ``finally``."""
 
     alive = True
     last_words = None
@@ -75,7 +75,7 @@ class InBatches(ArrowBolt):
 
 
 def impatient(pump, task=2):
-    """A watchdog takes the next death for the end of a long wait."""
+    """Let a watchdog take the next death for the end of a long wait."""
     lookout = pump.around.suspicion.lookout(task, lambda: pump.attempts[task].doing)
     Deadly.diary.last_words = lambda: lookout.hung(lookout.doing(), 30)
 
@@ -101,8 +101,8 @@ def pump(*words, bolt=Deadly, tracked=True, copies=1):
 
 
 def attempts(pump, most=ATTEMPTS):
-    """All tasks in one process after the other, until one has nothing left;
-    returns how many died.
+    """Run all tasks in one process after the other until one has nothing left; return how many
+    died.
     """
     pump.send()
     for attempt in range(most):
@@ -136,8 +136,8 @@ def test_the_tuple_that_kills_fails_and_its_neighbours_are_acked(deaths, bolt):
 
 
 def test_what_waits_behind_a_tuple_that_lasts_has_its_timeout_anew_once(deaths):
-    """Its own would end with the tuple's, and be blamed on it: three such, and it
-    is dead-lettered.
+    """Their own timeouts would expire together with that tuple's and count as failures; after
+    three, a tuple is dead-lettered.
     """
     deaths["slow"] = 1
     one = pump("a", "slow", "b")

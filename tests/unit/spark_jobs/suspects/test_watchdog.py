@@ -1,4 +1,6 @@
-"""The watchdog ends a process in which one call of the user's code lasts too long, and no other."""
+"""The watchdog ends a process in which a call of the user's code takes too long, and no other
+process.
+"""
 
 import subprocess
 import sys
@@ -18,9 +20,7 @@ LIMIT = timedelta(milliseconds=100)
 
 
 class Looks:
-    """A clock that goes by looks: from one to the next passes what the watchdog means to wait, and
-    not what a busy machine makes of it.
-    """
+    """A clock that advances per look by the watchdog's intended pause, even on a busy machine."""
 
     now = 0.0
     pause_s = 0.0
@@ -51,7 +51,7 @@ def tup():
 
 
 class Process:
-    """One task, and a neighbour that is idle."""
+    """One task, and an idle neighbour."""
 
     def __init__(self, limit=None, usual=LIMIT):
         self.limit = limit
@@ -70,7 +70,7 @@ class Process:
         CLOCK.pause_s = self.watchdog._pause_s
 
     def over(self, does):
-        """``does`` gets the number of the look."""
+        """Run the watchdog; ``does`` gets the number of the look."""
         self.does = does
         return self.watchdog.looking()
 

@@ -1,4 +1,4 @@
-"""A batch goes where its tuples would go one by one."""
+"""A batch is routed as its tuples would be one by one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DAYS = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31))  # noqa: DTZ001 -
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:
-    # Few values, so that keys repeat, and the ends of the range.
+    # Few values, so that keys repeat, and the ends of the ranges.
     return st.integers(-3, 3) | st.sampled_from([-(1 << bits - 1), (1 << bits - 1) - 1])
 
 
@@ -79,7 +79,7 @@ ALL_VALUES = {
 
 
 class BySize:
-    """Some tasks, or none: by what is null and how long the others are."""
+    """Chooses some tasks or none, by the null values and the lengths of the others."""
 
     def prepare(self, context, stream, target_tasks):
         self.tasks = target_tasks
@@ -103,7 +103,7 @@ def groupings(names: list[str]) -> st.SearchStrategy[Grouping]:
 
 @st.composite
 def emissions(draw):
-    """A stream's schema, rows of it, their identities, a grouping and a number of tasks."""
+    """Draw a schema, rows with identities, a grouping and a number of tasks."""
     types = draw(st.lists(st.sampled_from(sorted(ALL_VALUES)), min_size=1, max_size=3))
     names = [f"f{number}" for number in range(len(types))]
     schema = Schema.parse(

@@ -1,4 +1,4 @@
-"""Which bolts may execute in one step, decided from the topology alone."""
+"""Bolts that may execute in one step, decided from the topology alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that a bolt cannot have: refused when the topology is built, in one line."""
+"""Concurrency that a bolt cannot have is refused in one line when the topology is built."""
 
 from __future__ import annotations
 

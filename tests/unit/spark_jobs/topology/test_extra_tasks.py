@@ -8,7 +8,11 @@ from tests.support.pump import Source
 from tiercel import BasicBolt, StatefulBolt, TopologyBuilder, WindowedBolt, tumbling
 from tiercel.acker.inbox.chunk import line_of
 from tiercel.spark_jobs.running.chain import tasks_in_row
-from tiercel.spark_jobs.topology.bolt_settings import extra_hosts, takes_extra_tasks
+from tiercel.spark_jobs.topology.bolt_settings import (
+    extra_hosts,
+    spreads_by_run,
+    takes_extra_tasks,
+)
 from tiercel.spark_jobs.topology.graph import extra_task, line_at, spread
 
 
@@ -70,6 +74,12 @@ def test_a_bolt_that_any_task_may_serve_takes_extra_tasks(group):
 )
 def test_a_bolt_whose_tasks_are_named_or_keep_something_takes_none(group, fields, settings):
     assert not takes_extra_tasks(built(group=group, fields=fields, **settings), "bolt")
+
+
+def test_only_a_run_spreads_several_tasks_that_take_no_extra_ones():
+    assert not spreads_by_run(built())
+    assert not spreads_by_run(built(parallelism=1))
+    assert spreads_by_run(built(group="fields_grouping", fields=["word"]))
 
 
 def test_further_spark_tasks_are_like_the_first_ones_in_turn():

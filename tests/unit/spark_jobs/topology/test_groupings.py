@@ -1,6 +1,4 @@
-"""Groupings spread evenly, and choose the same task whatever happened before and
-wherever they run.
-"""
+"""Groupings spread evenly, and choose the same task in every process, whatever came before."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def building(bolt, *spouts):
     for number, spout in enumerate(spouts):
         builder.set_spout(f"spout-{number}", spout)
         between.shuffle_grouping(f"spout-{number}")
-    between.shuffle_grouping("between")  # a circle
+    between.shuffle_grouping("between")  # a cycle
     return builder.build()
 
 

@@ -1,4 +1,6 @@
-"""``ordered_by``, ``rate_limit`` and ``rate_limit_by`` of a bolt: read, or refused in one line."""
+"""``ordered_by``, ``rate_limit`` and ``rate_limit_by`` of a bolt are parsed, or refused in one
+line.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Calls(BasicBolt):
 
 
 def built(config, *groupings, second=FIELDS) -> Topology:
-    """A bolt of two tasks that subscribes to ``one``, then to ``two`` of other fields."""
+    """Build a bolt of two tasks that subscribes to ``one``, then to ``two`` with other fields."""
     builder = TopologyBuilder("t")
     builder.set_spout("one", Source(FIELDS))
     builder.set_spout("two", Source(second))

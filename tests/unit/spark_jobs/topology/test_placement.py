@@ -1,4 +1,4 @@
-"""Placement: which bolt tasks share a Spark task, and which must not wait for which."""
+"""Placement: which bolt tasks share a Spark task, and which must not wait for each other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pass(BasicBolt):
 
 
 def heard_back(topology: Topology, bolt: str, source: str) -> Topology:
-    """The topology in which ``bolt`` also receives what ``source`` says on its second stream."""
+    """Build a topology in which ``bolt`` also receives the second stream of ``source``."""
     spec = topology.bolts[bolt]
     back = Subscription(component=source, stream="back", grouping=Shuffle())
     changed = replace(spec, subscriptions=(*spec.subscriptions, back))
@@ -36,7 +36,7 @@ def heard_back(topology: Topology, bolt: str, source: str) -> Topology:
 
 
 def looped() -> Topology:
-    """spout (1) -> a (2, 3) -> b (4) -> c (5), and back from c to a."""
+    """Build spout (1) -> a (2, 3) -> b (4) -> c (5), and back from c to a."""
     builder = TopologyBuilder("looped")
     builder.set_spout("spout", Source())
     builder.set_bolt("a", Pass(), 2).shuffle_grouping("spout")

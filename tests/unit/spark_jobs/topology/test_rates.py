@@ -1,4 +1,4 @@
-"""``parse_rate`` takes what users write, and refuses the rest in one line that says what to do."""
+"""``parse_rate`` accepts the usual notations, and refuses others in one line with advice."""
 
 from __future__ import annotations
 

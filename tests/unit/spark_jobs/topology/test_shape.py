@@ -1,5 +1,5 @@
-"""Two versions of a topology: which may be mixed, and what a spout worker does
-when they may not.
+"""Two versions of a topology: which may run together, and how a spout worker behaves if they may
+not.
 """
 
 from datetime import timedelta
@@ -62,8 +62,8 @@ def test_what_tuples_are_and_where_they_go_is_the_shape(change):
 
 
 def attended_by(driver):
-    """Return True if a spout worker of ``topology()`` takes messages, beside a driver
-    of this topology.
+    """Return True if a spout worker of ``topology()`` takes messages beside a driver of this
+    topology.
     """
     lease = Lease(MemoryPresences())
     lease.take(Holder(driver="driver", run="1", shape=shape_of(driver)))
@@ -85,8 +85,8 @@ def test_a_spout_worker_sends_nothing_to_a_driver_that_would_misread_it(caplog):
 
 
 def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_another():
-    """Its task 2 may be another bolt: a tuple that this executed would be acked, and the right
-    one never see it.
+    """Its task 2 may be another bolt, which would execute and ack the tuple; the right bolt would
+    never see it.
     """
     lease = Lease(MemoryPresences())
     inboxes = MemoryInboxes()
@@ -111,7 +111,7 @@ def test_what_was_kept_for_a_driver_of_one_version_is_never_sent_to_one_of_anoth
 
 
 def test_a_spout_worker_that_an_inbox_forgot_emits_anew_what_it_sent():
-    """Many others were started meanwhile; its append may be a repeat."""
+    """Many other senders have started meanwhile; its append may be a repeat."""
     lease = Lease(MemoryPresences())
     inboxes = MemoryInboxes(Bounds(senders=2))
     inboxes.adopt("1", [2])
@@ -137,7 +137,7 @@ def test_a_spout_worker_that_an_inbox_forgot_emits_anew_what_it_sent():
 
 
 def test_what_is_held_for_a_run_is_never_sent_to_one_with_other_numbers_of_tasks():
-    """Its task 2 is another one's there, though the worker understands both."""
+    """There, task 2 belongs to another bolt, although the worker understands both runs."""
     lease = Lease(MemoryPresences())
     inboxes = MemoryInboxes()
     ledger = MemoryLedger(SPEC)

@@ -1,4 +1,4 @@
-"""The commands are known without their files, which are imported when they are called."""
+"""Commands are listed without importing their files, which are imported when called."""
 
 import signal
 import subprocess

@@ -1,4 +1,6 @@
-"""``tiercel run`` and ``tiercel driver`` refuse what cannot travel before anything starts."""
+"""``tiercel run`` and ``tiercel driver`` refuse a topology that cannot be shipped before anything
+starts.
+"""
 
 from __future__ import annotations
 

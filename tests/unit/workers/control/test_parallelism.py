@@ -1,4 +1,4 @@
-"""Numbers of tasks as an operator types them, and as they travel."""
+"""Numbers of tasks as an operator types them, and as they are sent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The note of a topology: what commands know of it."""
+"""The note of a topology, from which commands know it."""
 
 from tiercel import BasicBolt, Config, TopologyBuilder
 from tiercel.testing import FeederSpout

@@ -1,5 +1,5 @@
-"""A run takes over what the one before left: everything is released, whichever process dies in
-between, and nothing stops it.
+"""A run takes over the remains of the previous one: everything is released, whichever process dies
+in between, and nothing blocks it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIGNATURE = b"\0" * 32
 
 
 class DeadError(Exception):
-    """The driver's process ends here."""
+    """The driver's process dies here."""
 
 
 def topology(tasks=2):
@@ -41,7 +41,7 @@ def topology(tasks=2):
 
 
 class Left:
-    """Remains of a first run: messages in inboxes, and with bolts that hold them."""
+    """Remains of a first run: messages in inboxes, and in bolts that hold them."""
 
     def __init__(self):
         self.inboxes, self.ledger, self.book = MemoryInboxes(), MemoryLedger(SPEC), MemoryCaseBook()
@@ -54,7 +54,7 @@ class Left:
         )
 
     def suspects(self, root):
-        """A process died on this tuple, twice."""
+        """Let a process die on this tuple, twice."""
         guilty = Suspect(component="bolt", task=2, seed=1, roots=(root,), deaths=1)
         token = Token(run=FIRST, task=2, step=0)
         self.book.begin(token, Case(suspects=(guilty,)))
@@ -64,7 +64,7 @@ class Left:
         assert put(self.inboxes, number, parcel(*payloads, target=task), run=run) == [Appended.DONE]
 
     def held_by(self, task, *roots):
-        """A bolt task whose last finished step left these in its hands."""
+        """Prepare a bolt task whose last finished step left these roots in its hands."""
         inbox = opened(self.inboxes, task, FIRST)
         self.wait_in(task, chunk(*roots))
         entries = take(inbox)
@@ -79,8 +79,8 @@ class Left:
 
 
 def snapshot(*roots):
-    """An empty frame, the bolt's attributes, the places of its tuples, facts about them, the roots
-    that threads held, and the chunks.
+    """Build a snapshot: an empty frame, the bolt's attributes, the places of its tuples, facts
+    about them, the roots that threads held, and the chunks.
     """
     places = struct.pack(f"<{len(roots)}q", *range(len(roots)))
     return b"".join(
@@ -125,7 +125,7 @@ def test_what_a_topology_of_another_shape_left_is_released_by_one_that_lacks_its
 
 
 class Mortal:
-    """Passes calls on, and dies before or after the one with this number."""
+    """Passes calls on, and dies before or after the call with this number."""
 
     def __init__(self, inner, counter, at, after):
         self.inner = inner
@@ -249,7 +249,7 @@ def test_an_older_driver_that_comes_late_takes_nothing_away(left):
 
 def test_a_driver_that_was_overtaken_between_two_of_its_calls_takes_nothing_away(left):
     class Slow(MemoryInboxes):
-        """Its caller sleeps after it adopted, and another driver enters meanwhile."""
+        """The caller sleeps after it has adopted, and another driver enters meanwhile."""
 
         def adopt(self, run, tasks):
             left.inboxes.adopt(run, tasks)

@@ -82,6 +82,9 @@ class Spark:
     def send_away(self, executor):
         self.leaving.add(executor)
 
+    def end_of(self, executor):
+        return f"Executor decommission: {executor}" if executor == "3" else "it was killed"
+
     def has(self, executors):
         """Executors come and go, from the end."""
         self.ids = [str(number) for number in range(executors)]
@@ -222,6 +225,20 @@ def test_an_executor_that_replaces_a_lost_one_joins_nothing():
     stage.has(1)
     stage.has(2)
     assert stage.spark.further == []
+
+
+def test_an_executor_that_is_gone_is_missed_at_the_next_look_and_one_that_left_is_not(caplog):
+    stage = Stage(executors=4)
+    stage.look()
+    stage.has(3)
+    stage.spark.leaving.add("2")
+    stage.look(2)
+    stage.has(2)
+    assert "is gone" not in caplog.text
+    stage.spark.has(1)
+    stage.look()
+    [said] = [each.getMessage() for each in caplog.records if each.event == "executor_lost"]
+    assert said.startswith("executor 1 is gone: it was killed; Spark starts its bolt tasks")
 
 
 @pytest.mark.parametrize(("group", "fields"), [("fields_grouping", ["word"]), ("all_grouping", [])])

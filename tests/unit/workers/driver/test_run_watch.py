@@ -1,4 +1,4 @@
-"""The driver's judgement on a run."""
+"""The driver's verdict on a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tiercel.workers.driver.run_watch import (
 
 
 def staffing(**seen_s):
-    """Of tasks that were seen so long ago; None: never."""
+    """Return figures of tasks last seen this many seconds ago; None means never."""
     figures = {
         int(task[1:]): InboxFigures(
             tuples=0, bytes=0, adopted=True, oldest_s=0.0, attempts=1, seen_s=seen
@@ -64,7 +64,7 @@ def test_a_task_that_a_look_finds_again_is_not_missing():
         (Ended.LOST, 1.0, False),
         (Ended.FAILED, 31.0, True),
         (Ended.LOST, 31.0, True),
-        # Its own patience alone takes longer than that.
+        # Its own patience alone is longer than that.
         (Ended.UNATTENDED, 3600.0, False),
     ],
 )
@@ -83,7 +83,7 @@ class Hosts:
 
 
 def returns_after(width, hosts, began=0.0, until=200.0):
-    """Seconds after which a new run is planned; None if it is not."""
+    """Return the seconds after which a new run is planned; None if it is not."""
     now = began
     while now < until:
         if width.may_return(hosts, now):

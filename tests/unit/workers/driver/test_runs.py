@@ -473,6 +473,33 @@ def test_while_no_executor_can_run_bolts_no_run_begins_and_monitors_are_told_why
     assert all(TROUBLE in each for each in said)
 
 
+ABSENT = "Spark has no executor"
+
+
+def test_without_an_executor_no_run_begins_and_monitors_are_told_until_one_comes(
+    world, drive, caplog, monkeypatch
+):
+    monkeypatch.setattr(runs, "_ABSENT_S", 0.2)
+    ready, told = world.ready, []
+
+    def absent(_wanted):
+        told.append(world.lease.holder().trouble)
+        time.sleep(0.01)
+        return Readiness(slots=0, absent=True, trouble=ABSENT)
+
+    world.ready = absent
+    drive()
+    wait_until(lambda: ABSENT in told, 10, "monitors to be told")
+    assert told[:5] == [""] * 5, "executors have some time to come"
+    assert not world.jobs
+    world.ready = ready
+    running(world)
+    assert len(world.jobs) == 1
+    assert not world.lease.holder().trouble
+    [said] = [each.getMessage() for each in caplog.records if each.event == "no_executor_fit"]
+    assert said == f"no executor can run bolts: {ABSENT}; messages wait until one comes"
+
+
 def test_a_run_whose_tasks_get_no_python_ends_at_once_and_gives_back_without_blame(world, drive):
     drive()
     run = running(world)

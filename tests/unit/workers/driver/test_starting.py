@@ -1,4 +1,4 @@
-"""A start that takes long, and is broken off: by real processes."""
+"""A start that takes long and is interrupted, with real processes."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tiercel.workers.driver.process import start_unless
 
-# It needs a while to end, as a JVM does.
+# It takes a while to end, like a JVM.
 SLOW_TO_END = """
 import pathlib, signal, sys, time
 

@@ -1,4 +1,4 @@
-"""The notes of runs: one run per topology, found by their user's commands, and not by others."""
+"""Notes of runs: one run per topology, found by its user's commands, and not by other users'."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ STRANGER = 65534
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch) -> Path:
-    """Return the place of the notes; the folder that tiercel makes in there."""
+    """Return the place of the notes: the folder that tiercel makes in this one."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / f"tiercel-{os.getuid()}"
 
 
 def this_process(topology: str = "orders") -> RunNote:
-    """A note as this process would write it."""
+    """Return a note as this process would write it."""
     ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     return RunNote(
         topology=topology,
@@ -58,7 +58,7 @@ def this_process(topology: str = "orders") -> RunNote:
 
 
 def lay(place: Path, text: str, name: str = "run-orders-0.json") -> Path:
-    """Put a note there."""
+    """Put a note into the place."""
     place.mkdir(mode=0o700, exist_ok=True)
     note = place / name
     note.write_text(text)
@@ -119,7 +119,7 @@ def test_a_second_run_of_a_topology_is_refused_with_the_first_ones_pid():
             pass
         first.kill()
         first.wait()
-        # Its note is still there, and says nothing any more.
+        # The note of the ended run is still there, but has no meaning.
         with claimed("orders"):
             assert [note.pid for note in runs_here()] == [os.getpid()]
 
@@ -236,7 +236,7 @@ def test_what_is_no_folder_of_the_users_alone_is_one_line_and_not_believed(place
 def test_another_user_who_takes_the_name_first_gets_nothing(
     tmp_path: Path, monkeypatch, taken: str
 ):
-    """The real thing, in a folder like /tmp: a file, a folder or a link of another user's."""
+    """Done for real, in a folder like /tmp, with a file, a folder or a link of another user."""
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     shared = Path("/tmp") / f"tiercel-test-{os.getpid()}-{tmp_path.name}"
     shared.mkdir()
@@ -258,9 +258,9 @@ def as_user(user: int, command: list[str]) -> None:
 
 
 def claim_as_victim(temporary: Path) -> str:
-    """Return what another user's claim says.
+    """Return the result of another user's claim.
 
-    It has imported all that it needs while it was still this one.
+    The process has imported everything before it changes its user.
     """
     become = (
         f"import os; os.setgroups([]); os.setresgid(*[{VICTIM}] * 3); os.setresuid(*[{VICTIM}] * 3)"

@@ -1,4 +1,4 @@
-"""Changes of files are seen once, and only when they are written to the end."""
+"""Changes of files are reported once, and only after the file is completely written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def settled(changes: Changes) -> list[Path]:
-    """Return the finds of two looks in a row."""
+    """Return the results of two looks in a row."""
     first = changes.look()
     return first or changes.look()
 

@@ -1,4 +1,4 @@
-"""Commands without an address find the private run that they mean, or name those that there are."""
+"""Commands without an address find the private run that is meant, or list the existing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of --keep: one run at a time, and nothing of the user's is touched."""
+"""The folder of --keep: one run at a time, and no change to the user's files."""
 
 from __future__ import annotations
 

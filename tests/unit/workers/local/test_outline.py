@@ -1,4 +1,4 @@
-"""The code of a topology is looked at as it is now, by a process that has not imported it."""
+"""The current code of a topology is read by a process that has not imported it before."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_messages_of_a_killed_worker_do_not_stay_in_flight(caplog):
     metrics = MemoryMetrics()
     reported = [92, 40, 0, 0]
     progress = Progress(metrics, ["a"], 0.0, lambda: reported.pop(0))
-    # The worker was killed before it could count what became of 92 messages.
+    # The worker was killed before it could count the outcomes of 92 messages.
     metrics.add("a", 1, {"emitted": 92})
     for now in (10.0, 20.0, 30.0, 40.0):
         progress.look(now)

@@ -1,4 +1,4 @@
-"""The cache of dead letters: it looks again only where there are others."""
+"""The cache of dead letters reads the queue again only if its letters have changed."""
 
 import pytest
 

@@ -38,7 +38,7 @@ def running(**changed):
 
 
 def slots(*counts):
-    """Slots of half a minute with these counts by component, the current slot first."""
+    """Return slots of half a minute with these counts by component, the current slot first."""
     tasks = {"lines": 1, "split": 2}
     return [
         Counted(counts={name: {tasks[name]: of} for name, of in slot.items()}, seconds=30)
@@ -79,7 +79,9 @@ def test_a_bolt_whose_tuples_wait_for_a_retry_is_not_behind():
 
 
 def waiting(ready, busy=0.02):
-    """A bolt that executes 30 tuples per second, in which each is for 567 ms, works for 0.4 ms."""
+    """Return a bolt that executes 30 tuples per second: each spends 567 ms in it, of which 0.4 ms
+    are work.
+    """
     counts = {"executed": 9_000, "acked": 9_000, "execute_ns": 3_600_000_000}
     lines = {"emitted": 9_000, "acked": 9_000}
     seen = running(

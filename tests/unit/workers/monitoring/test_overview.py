@@ -1,4 +1,4 @@
-"""The figures of every view, worked out of counters and inboxes."""
+"""The figures of every view, computed from counters and inboxes."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

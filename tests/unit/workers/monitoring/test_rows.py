@@ -1,4 +1,4 @@
-"""Processes of a topology and where they run; and how fast it is now."""
+"""Processes of a topology, where they run, and its current rate."""
 
 from datetime import UTC, datetime
 

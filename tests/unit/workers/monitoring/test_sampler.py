@@ -1,4 +1,4 @@
-"""Memory of the charts."""
+"""The memory behind the charts."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -70,7 +70,7 @@ def test_each_kind_of_figure_is_remembered_by_its_highest():
 
 
 class Outage:
-    """A watcher that finds a server away at some of its looks."""
+    """A watcher for which a server is away at some of its looks."""
 
     def __init__(self, problems):
         self.problems = iter(problems)

@@ -14,9 +14,7 @@ def adaptive(bound=FIRST_BOUND, timeout=TIMEOUT, **shape):
 
 
 def rounds(admission, latency_s, count, now=1_000.0):
-    """The bound is full all the time, and a whole bound completes each time; returns when the last
-    did.
-    """
+    """Fill the bound and complete it ``count`` times; return the time of the last completion."""
     admission.reached(now)
     for _ in range(count):
         took_s = latency_s(admission.bound) if callable(latency_s) else latency_s
@@ -30,7 +28,7 @@ def rounds(admission, latency_s, count, now=1_000.0):
 
 
 def busy(needed, least_s=0.02):
-    """The latency of tasks that ``needed`` tuples keep busy."""
+    """Return the latency of tasks that ``needed`` tuples keep busy."""
     return lambda bound: least_s * max(1.0, bound / needed)
 
 
@@ -70,7 +68,7 @@ def test_trees_of_more_bolts_in_a_row_may_take_longer():
 
 
 def test_a_latency_that_no_bound_makes_longer_does_not_keep_the_bound_small():
-    """Bolts that ack all they hold every ten seconds."""
+    """For example, bolts that ack all held tuples every ten seconds."""
     admission = adaptive()
     rounds(admission, 10.0, 60)
     assert admission.bound > 1_000
@@ -171,7 +169,7 @@ def test_after_timeouts_it_grows_again_as_from_the_beginning():
 
 
 def test_tuples_that_leave_without_an_outcome_hold_up_nothing():
-    """They are given back, and others complete in their place."""
+    """They are given back, and others complete instead."""
     admission = adaptive(100)
     admission.reached(0.0)
     for number in range(1, 21):

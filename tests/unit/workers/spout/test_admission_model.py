@@ -1,5 +1,5 @@
-"""The bound on what is in flight against a model of bolt tasks, on simulated time: nothing times
-out, no task idles.
+"""The bound on tuples in flight against a model of bolt tasks, on simulated time: nothing times
+out, and no task idles.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ OVERHEAD_S = 0.01
 
 
 class Model:
-    """Tasks that pull from a line, as after a shuffle, or have an inbox each that is fed in turn;
-    and a spout with more messages than they can do.
+    """Tasks that pull from a line, as after a shuffle, or each have an inbox that is fed in turn;
+    and a spout with more messages than they can process.
 
-    A tuple that timed out stays where it is, as in an inbox, and is executed. Its root is
-    forgotten: no outcome comes.
+    A tuple that timed out stays in its inbox, and is executed. Its root is forgotten, so there is
+    no outcome.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Model:
     def emit(self) -> None:
         number = next(self.numbers)
         needed_s = self.work_s(number, self.now)
-        # The head of a line goes to the task that is free first.
+        # The first tuple of a line goes to the task that is free first.
         free = min(range(len(self.free_at)), key=self.free_at.__getitem__)
         server = free if self.turn is None else next(self.turn)
         began = max(self.now + OVERHEAD_S, self.free_at[server])
@@ -114,7 +114,7 @@ class Model:
         self.worked.append((self.free_at[server], needed_s))
 
     def utilised(self, since: float) -> float:
-        """The part of the time since then in which servers worked."""
+        """Return the share of the time since then in which servers worked."""
         worked = sum(work for end, work in self.worked if since < end <= self.now)
         return worked / (self.now - since) / len(self.free_at)
 
@@ -124,7 +124,7 @@ def always(seconds: float) -> Callable[[int, float], float]:
 
 
 def seldom(work_s: float, factor: int, seed: int) -> Callable[[int, float], float]:
-    """One tuple in twenty takes much longer than the others."""
+    """Return a duration that is much longer for one tuple in twenty."""
     chance = random.Random(seed)
     return lambda number, now: work_s * (factor if chance.random() < 0.05 else 1)
 
@@ -144,7 +144,7 @@ def test_whatever_the_work_nothing_times_out_and_no_task_idles(work_s, servers, 
 
 
 def test_a_long_tuple_holds_up_no_other():
-    """Twenty per second for four tasks, and one that takes ten seconds."""
+    """Twenty tuples per second for four tasks, and one that takes ten seconds."""
     long_at = 800
     model = Model(
         4, lambda number, now: 10.0 if number == long_at else 0.001, rate=lambda now: 20.0
@@ -183,7 +183,9 @@ def test_work_that_becomes_much_slower_at_once_is_still_finished_in_time(before_
 def test_work_that_becomes_very_much_slower_costs_what_was_in_flight_and_little_more(
     factor, servers
 ):
-    """Tuples that timed out are still in the inboxes; those behind them must not do so for ever."""
+    """Tuples that timed out are still in the inboxes, and must not make those behind them time out
+    for ever.
+    """
     model = Model(servers, lambda number, now: 0.01 * (factor if now > 20 else 1))
     model.run(20)
     in_flight = model.most
@@ -239,7 +241,7 @@ def test_one_very_slow_tuple_does_not_take_the_bound_from_the_others(work_s, slo
     model.run(60)
     steady = model.admission.bound
     slow = next(model.numbers) + 1
-    # The slow one has its task for itself; the others are what this is about.
+    # The slow task works alone; the test is about the other tasks.
     model.turn = itertools.chain([0], itertools.cycle(range(1, servers)))
     model.run(29)
     assert min(model.bounds[int(60 / LOOP_S) :]) >= steady / 2
@@ -266,7 +268,7 @@ def test_work_that_varies_is_finished_in_time_and_keeps_most_tasks_busy(mean_s, 
     assert model.utilised(100) >= 0.75
 
 
-# Long tuples are not longer than this, or six in a row would fill the 30 s of one task.
+# Long tuples are no longer than this; otherwise six in a row would fill the 30 s of one task.
 @pytest.mark.parametrize(
     ("work_s", "factor"), [(0.001, 100), (0.01, 100), (0.001, 500), (0.01, 500)]
 )
@@ -287,7 +289,7 @@ def test_tuples_that_are_dealt_to_inboxes_and_vary_keep_most_tasks_busy(servers)
 
 
 def test_a_chain_with_one_slow_task_beside_many_quick_ones_has_nothing_time_out():
-    """A tuple for each of the tasks would be three minutes of work for the slow one."""
+    """One tuple for each of the tasks would be three minutes of work for the slow one."""
     model = Model(1, always(10.0), places=17).run(600)
     assert model.timeouts == 0
     assert model.utilised(60) >= 0.9

@@ -1,4 +1,4 @@
-"""A bell wakes the thread that waits for it, now or next time."""
+"""A bell wakes the thread that waits for it, now or the next time it waits."""
 
 import threading
 import time

@@ -9,7 +9,7 @@ REDIS_AWAY = Attendance.REDIS_AWAY
 
 
 class Told:
-    """A holding, and the last thing it said."""
+    """A holding, and its last message."""
 
     def __init__(self, patience=None):
         self.holding = Holding(patience or Patience())
@@ -70,7 +70,7 @@ def test_the_time_runs_on_from_one_absence_to_the_other():
 
 
 def test_a_worker_that_never_saw_a_driver_takes_nothing():
-    """Spark takes as long as it takes to start: what was taken before would be given back."""
+    """Spark needs time to start, and messages taken before would be given back."""
     told = Told(Patience(without_driver=timedelta(seconds=60)))
     assert [told.at(0, REDIS_AWAY), told.at(5, NO_DRIVER), told.at(65, NO_DRIVER)] == [
         None,

@@ -1,4 +1,4 @@
-"""A spout worker, while the driver begins runs with other numbers of tasks. On twins."""
+"""A spout worker while the driver begins runs with other numbers of tasks, on twins."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS = SpoutSettings(
 
 
 class Numbers(Spout):
-    """Emits each number until it is acked; to ``named``, one of its tasks, it emits directly."""
+    """Emits each number until it is acked; emits directly to one of the tasks of ``named``."""
 
     output_streams = {"default": "n long", "named": "n long"}  # noqa: RUF012 - as a user writes it
     direct_streams = {"named"}  # noqa: RUF012 - as a user writes it
@@ -81,24 +81,24 @@ def topology(work=1, named=2):
 
 
 class Drivers:
-    """One driver after the other, and the bolts of its run: these execute what is in their inboxes
-    when they are told.
+    """One driver after the other, with the bolts of each run, which execute their inboxes when told
+    to.
     """
 
     def __init__(self, inboxes):
         self.inboxes = inboxes
         self.ledger = MemoryLedger(SPEC)
-        # Time stands still for it: it is the driver's business to renew it.
+        # The lease's clock stands still, because renewing is the driver's job.
         self.lease = Lease(MemoryPresences(lambda: 0.0))
         self.number = 0
         self.topology = topology()
-        # Message to the bolts that executed it, per run.
+        # The bolts that executed each message, per run.
         self.done = {}
 
     def begin(self, numbers=None, *, says=True):
-        """Begin a run, with what the driver says in the lease.
+        """Begin a run, with the driver's entry in the lease.
 
-        One of an older version ``says`` no numbers.
+        A driver of an older version does not say its numbers.
         """
         self.lease.take(Holder(driver="driver"))
         self.number += 1
@@ -114,7 +114,7 @@ class Drivers:
         self.lease.take(holder)
 
     def work(self, entries=10**9):
-        """Execute so many entries."""
+        """Execute this many entries."""
         run = str(self.number)
         for task, found in self.inboxes.drain(run):
             for entry in found[:entries]:
@@ -138,7 +138,7 @@ class Drivers:
                 self.inboxes.discard(run, task, [entry.position])
 
     def executed(self, n):
-        """The bolts that executed a message, in each run that did."""
+        """Return the bolts that executed a message, in each run with any."""
         return [bolts for (message, _), bolts in self.done.items() if message == n]
 
 
@@ -149,7 +149,7 @@ def _quick(monkeypatch):
 
 @contextmanager
 def working(spout, drivers):
-    """The spout worker, from the beginning of the first run on."""
+    """Run the spout worker, beginning with the first run."""
     worker = MemoryWorker(
         topology(),
         spout,
@@ -183,7 +183,7 @@ def until_acked(spout, drivers, count):
 
 
 def test_a_batch_that_is_held_when_the_numbers_change_is_emitted_again_to_the_right_tasks():
-    """Each inbox takes one tuple at a time, so the worker holds the rest of its batch."""
+    """Each inbox has room for one tuple, so the worker holds the rest of its batch."""
     drivers = Drivers(MemoryInboxes(Bounds(tuples=1)))
     drivers.begin()
     spout = Numbers(200)
@@ -266,7 +266,7 @@ def test_a_spout_that_names_tasks_finds_those_of_the_run():
 
 
 class Chain(Numbers):
-    """Emits the next number whenever one is acked, from ``ack``."""
+    """Emits the next number from ``ack``, whenever one is acked."""
 
     def next_tuple(self, collector):
         self.collector = collector

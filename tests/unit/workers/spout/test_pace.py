@@ -21,7 +21,7 @@ def test_batches_that_follow_each_other_take_a_part_of_the_time_and_the_task_res
         pace.sent(0.003, now)
         now += pace.rest_s(now) if not pace.may_begin(now) else 0.0
     pace.sent(0.003, now + 0.003)
-    # A batch begins five times its cost after the one before.
+    # A batch begins five times its cost after the previous one.
     assert not pace.may_begin(now + 0.014)
     assert pace.rest_s(now + 0.004) == pytest.approx(0.011, abs=0.0001)
     assert pace.may_begin(now + 0.0151)

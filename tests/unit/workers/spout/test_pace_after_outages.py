@@ -1,5 +1,5 @@
-"""The bound on what is in flight, with outages of every part, on simulated time: afterwards a
-backlog leaves as fast as it would have left without one.
+"""The bound on tuples in flight, with outages of every part, on simulated time: afterwards a
+backlog leaves as fast as without an outage.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ TIMEOUT_S = 30.0
 LOOP_S = 0.02
 BACKLOG = 10_000
 QUICK_S = 0.0002
-# Seconds after which the spout knows that its driver is gone.
+# Seconds after which the spout notices that its driver is gone.
 LEASE_S = 5.0
-# What an outage may cost: this part of the time that the backlog takes without one, and this long
-# after the first ack.
+# Allowed cost of an outage: this multiple of the backlog's time without one, within this time after
+# the first ack.
 FACTOR = 1.25
 WITHIN_S = 10.0
 
 
 class Server:
-    """A bolt task with its inbox: (root, number, seconds of work) each."""
+    """A bolt task with its inbox of (root, number, seconds of work)."""
 
     def __init__(self):
         self.inbox = deque()
         self.free_at = 0.0
-        # Roots that it was given and has not acked, as a bolt does that acks many at once.
+        # Roots received and not acked, as in a bolt that acks many at once.
         self.held = []
 
 
 class World:
-    """A queue, a spout with its trees and its bound, and bolt tasks that pull from a line, or have
-    an inbox each that is fed in turn.
+    """A queue, a spout with its trees and its bound, and bolt tasks that pull from a line, or each
+    have an inbox that is fed in turn.
 
-    Messages are (number, seconds of work); in flight they are known by the epoch too. A negative
-    number always fails. A task acks ``at_once`` together.
+    Messages are (number, seconds of work); in flight they also have the epoch. A negative number
+    always fails. A task acks ``at_once`` messages together.
     """
 
     @staticmethod
@@ -58,10 +58,10 @@ class World:
         self.roots = itertools.count(1)
         self.epoch = 0
         self.ready = deque()
-        # (due, message) of those that failed.
+        # (due, message) of each failed message.
         self.back_off = []
         self.failures = Counter()
-        # Those of them that came again and are not done.
+        # Failed messages that came again and are not done.
         self.again = set()
         self.unacked = {}
         self.acked = {}
@@ -72,7 +72,7 @@ class World:
         self.turn = itertools.cycle(self.servers)
         self.at_once = at_once
         self.outcomes = []
-        # Parts that are away; the driver's lease outlives it.
+        # Parts that are down; the driver's lease outlives the driver.
         self.away = set()
         self.driver_gone_at = float("inf")
         self.look_at = 0.0
@@ -84,7 +84,7 @@ class World:
         ledger = SimpleNamespace(forget=lambda _: None)
         self.trees = Trees(self, ledger, tally, self.admission, timeout)
 
-    # -- what a spout is told ----------------------------------------------------------------------
+    # -- what the spout hears ----------------------------------------------------------------------
 
     def ack(self, msg_ids):
         for epoch, message in msg_ids:
@@ -159,7 +159,7 @@ class World:
 
     @property
     def may_come_again(self):
-        """The consumer lets messages that failed have half of the room."""
+        """The consumer gives half of the room to messages that failed before."""
         return len(self.again) < max(1, self.admission.bound // 2)
 
     @property
@@ -171,7 +171,7 @@ class World:
             if self.line is None:
                 self._work(server, server.inbox)
         while self.line:
-            # The head of the line goes to the task that is free first.
+            # The first tuple of the line goes to the task that is free first.
             first = min(self.servers, key=lambda server: server.free_at)
             if not self._work(first, self.line, most=1):
                 break
@@ -180,7 +180,7 @@ class World:
                 server.free_at = max(server.free_at, self.now)
 
     def _work(self, server, queue, most=1_000_000):
-        """Execute from a queue what ends by now; returns the number of tuples."""
+        """Execute the tuples of a queue that end by now; return their number."""
         done = 0
         while queue and done < most and server.free_at + queue[0][2] <= self.now:
             root, number, work_s = queue.popleft()
@@ -224,7 +224,7 @@ class World:
         self.trees.give_back_all("Redis lost the ledger")
 
     def broker_away(self, seconds):
-        """Open messages come again, and no outcome of their first delivery counts."""
+        """Unacked messages are redelivered, and no outcome of their first delivery counts."""
         self.epoch += 1
         self.ready.extendleft(self.unacked)
         self.unacked = {}
@@ -232,7 +232,7 @@ class World:
         self._without("broker", seconds)
 
     def driver_killed(self, seconds):
-        """The next one releases what the last one had not done."""
+        """The next driver releases the unfinished tuples of the previous one."""
         self._without_driver(seconds)
         inboxes = [server.inbox for server in self.servers] + [self.line or deque()]
         roots = [root for inbox in inboxes for root, _, _ in inbox]
@@ -241,7 +241,7 @@ class World:
         self.trees.take_outcomes(Outcomes(released=roots), self.now)
 
     def run_lost(self, seconds):
-        """The next driver knows nothing of what the last one had not done."""
+        """The next driver does not know the unfinished tuples of the previous one."""
         self._without_driver(seconds)
         self._empty_inboxes()
 
@@ -280,7 +280,7 @@ GROUPINGS = pytest.mark.parametrize("dealt", [False, True], ids=["line", "inboxe
 
 
 def under_load(load, **settings):
-    """Begin under a light load of slow work, or with as much as it can do of quick work."""
+    """Begin under a light load of slow work, or a full load of quick work."""
     world = World(**settings)
     if load == "light":
         world.rate = 5.0
@@ -292,9 +292,10 @@ def under_load(load, **settings):
 
 
 def leaves_in(world):
-    """The seconds from the first ack on in which a backlog leaves, whatever lies before it."""
+    """Return the seconds, from the first ack on, in which a backlog leaves."""
     backlog = world.publish(BACKLOG, QUICK_S)
-    # It comes first: this is about the pace, and not about the work that waits.
+    # It goes to the front of the queue, since the test is about the pace, and not about earlier
+    # messages.
     world.ready.rotate(BACKLOG)
     acked = len(world.acked)
     world.until(lambda: len(world.acked) > acked)
@@ -313,7 +314,7 @@ def without_outage():
 
 
 def assert_as_fast_as_ever(world, took_s):
-    """Just after the outage, and once more when the messages of the outage are done."""
+    """Check just after the outage, and again when its messages are done."""
     assert leaves_in(world) <= WITHIN_S + FACTOR * took_s, f"the bound is {world.bounds[-1]}"
     world.until(lambda: len(world.ready) + len(world.back_off) + len(world.trees.pending) < 5)
     world.run(WITHIN_S)
@@ -384,7 +385,9 @@ def test_messages_that_always_fail_keep_no_other_waiting(failing, work_s, dealt)
 
 
 def test_work_that_fails_faster_than_it_works_lets_the_bound_grow_to_sixteen_and_no_further():
-    """A bolt whose database is away: with more in flight, much would time out once it is back."""
+    """For example a bolt whose database is down: with more in flight, much would time out once it
+    is back.
+    """
     world = World(servers=4)
     world.ready += [(-number, 0.001) for number in range(1, 2_001)]
     world.run(60)

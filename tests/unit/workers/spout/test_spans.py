@@ -1,4 +1,4 @@
-"""The span of a message, from its delivery until it is settled."""
+"""The span of a message, from delivery to settlement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE = MessageId(1, 1, 1)
 
 
 class Settled(QueueSpout):
-    """Notes what it is told, and has one open message."""
+    """Records its calls, and has one open message."""
 
     def __init__(self, **headers):
         super().__init__("orders")
@@ -119,7 +119,7 @@ def test_how_a_message_is_settled_is_an_event(tell, told, event, failed):
         teller = spans_of(spout)
         teller.begin([(17, ONE)])
         tell(teller)
-        tell(teller)  # settled already: the span has ended
+        tell(teller)  # already settled: the span has ended
         [span] = found.spans
     assert [each.name for each in span.events] == [event]
     assert (span.status.status_code is trace.StatusCode.ERROR) is failed

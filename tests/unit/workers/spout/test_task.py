@@ -1,4 +1,4 @@
-"""The spout worker's loop, on the memory twins and with the real clock."""
+"""The spout worker's loop, on memory twins and with the real clock."""
 
 import itertools
 import threading
@@ -30,7 +30,7 @@ SINK = 2
 
 
 class ListSpout(Spout):
-    """Emits what is in a list; notes what it is told and on which thread."""
+    """Emits the tuples of a list; records its calls and their threads."""
 
     output_fields = "n long"
 
@@ -75,7 +75,7 @@ class ListSpout(Spout):
 
 
 class StormSpout(ListSpout):
-    """Its fail takes the message id only, and release is not overridden."""
+    """Its fail takes only the message id, and release is not overridden."""
 
     def fail(self, msg_id):
         self._note("fail", msg_id)
@@ -85,7 +85,7 @@ class StormSpout(ListSpout):
 
 
 class ManySpout(ListSpout):
-    """It has many tuples at a time."""
+    """Emits many tuples at a time."""
 
     def __init__(self, count):
         super().__init__(count)
@@ -106,7 +106,7 @@ class ManySpout(ListSpout):
 
 
 class OneByOneSpout(ManySpout):
-    """The method that it overrides last counts."""
+    """The method overridden last takes precedence."""
 
     def next_tuple(self, collector):
         ListSpout.next_tuple(self, collector)
@@ -120,7 +120,7 @@ class Sink(BasicBolt):
 
 
 class SpoutBench(MemoryWorker):
-    """A spout task between twins, and what a bolt would see and do."""
+    """A spout task between twins, with what a bolt would see and do."""
 
     def __init__(self, spout, settings, **parts):
         builder = TopologyBuilder("t")
@@ -132,11 +132,11 @@ class SpoutBench(MemoryWorker):
 
     @property
     def presence(self):
-        """The task's report about itself."""
+        """Return the task's report about itself."""
         return self.spout_seats.present(range(1, 2)).get(1)
 
     def received(self):
-        """(value, root, edge) of each tuple in the inbox; an untracked tuple has no root."""
+        """Return (value, root, edge) of each tuple in the inbox; an untracked tuple has no root."""
         tuples = []
         for _, entry in list(self.inboxes._boxes[SINK].entries.values()):
             chunk = decode(entry.payload)
@@ -151,7 +151,7 @@ class SpoutBench(MemoryWorker):
         return tuples
 
     def waiting(self):
-        """Tuples in the inbox."""
+        """Count the tuples in the inbox."""
         return self.inboxes.figures([SINK])[SINK].tuples
 
     def ack(self, *tuples):
@@ -404,7 +404,7 @@ def test_a_root_id_that_is_taken_sends_its_batch_back_and_nothing_on():
 
 
 class KeepingSpout(ListSpout):
-    """As Storm's spouts: it keeps the collector, and emits from ``fail`` what failed."""
+    """Keeps the collector, as Storm's spouts may, and emits failed tuples from ``fail``."""
 
     def next_tuple(self, collector):
         self.collector = collector
@@ -433,7 +433,7 @@ def test_what_a_spout_emits_when_it_is_told_of_a_failure_is_a_tuple_like_any_oth
 
 
 class Returning(ListSpout):
-    """As QueueSpout: what is released it has at once, to be emitted again."""
+    """Like QueueSpout, can at once emit again what is released."""
 
     def release(self, msg_id):
         super().release(msg_id)
@@ -477,7 +477,7 @@ def test_at_the_end_what_is_emitted_again_is_left_to_close():
 
 
 class LossyInboxes(MemoryInboxes):
-    """The replies to appends are lost for as long as Redis is ``away``."""
+    """Loses the replies to appends as long as Redis is ``away``."""
 
     away = True
 
@@ -529,7 +529,7 @@ def test_what_is_done_when_the_worker_ends_is_acked_though_its_batch_was_never_s
 
 
 class Endless(ManySpout):
-    """It always has more."""
+    """Always has more tuples."""
 
     def next_tuples(self, collector, limit):
         collector.emit_all([[n] for n in range(limit)], [f"message {n}" for n in range(limit)])
@@ -539,7 +539,7 @@ class Endless(ManySpout):
 
 
 class EndlessCareless(ListSpout):
-    """It has more too, each tuple of a kilobyte, and gives no message ids."""
+    """Always has more tuples, each of a kilobyte and without a message id."""
 
     output_fields = "text string"
 
@@ -553,7 +553,7 @@ def test_what_is_not_tracked_is_bounded_by_the_inboxes(spout):
     with running(spout(0), tracked=spout is EndlessCareless, inboxes=inboxes) as bench:
         received(bench, 1)
         wait_until(lambda: bench.outbox.held and bench.waiting() > 100, 5, "the inbox to be full")
-        time.sleep(0.3)  # for many batches
+        time.sleep(0.3)  # time for many batches
         figures = inboxes.figures([SINK])[SINK]
         assert figures.tuples <= 8_000
         assert figures.bytes <= 3_000_000

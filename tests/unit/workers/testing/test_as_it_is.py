@@ -1,4 +1,4 @@
-"""The kit runs a topology as it is: bodies in, messages out, and no broker."""
+"""The kit runs an unchanged topology: bodies in, messages out, and no broker."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_body_that_cannot_be_decoded_is_a_dead_letter_with_the_spout_s_reason(
 
 
 class Busy(BasicBolt):
-    """Wants each order later, the first time."""
+    """Asks for each order to be retried later, the first time."""
 
     output_fields = "invoice string, queue string?"
 

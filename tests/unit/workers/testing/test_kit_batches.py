@@ -1,4 +1,4 @@
-"""Batches in the test kit: nothing waits for company that cannot come."""
+"""Batches in the test kit: none waits for tuples that cannot come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiercel.testing import LocalCluster
 
 
 class Sum(BatchBolt):
-    """Says how many tuples it got, and how many of them were ticks."""
+    """Emits how many tuples it got, and how many of them were ticks."""
 
     output_fields = "tuples long, ticks long"
     wait_ms = 10_000
@@ -27,7 +27,7 @@ def sums(feeder: Any, **config: Any) -> TopologyBuilder:
 
 
 def emitted(topology: Topology, component: str) -> list[list[Any]]:
-    """Run until idle; returns what the component emitted, where all was acked."""
+    """Run until idle; return the component's output, if all was acked."""
     with LocalCluster(topology) as cluster:
         cluster.run_until_idle()
         assert (cluster.failed("s"), cluster.pending("s")) == ([], 0)

@@ -1,4 +1,4 @@
-"""Order per key in the test kit: what failed comes before its successors, on simulated time."""
+"""Order per key in the test kit: a failed tuple comes before its successors, on simulated time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiercel.testing import FeederSpout, LocalCluster
 
 
 class Replaying(Spout):
-    """Emits rows; what failed comes again after the others, and what is given back too."""
+    """Emits rows; failed and returned rows come again after the others."""
 
     output_fields = "key string, number long"
     rows: ClassVar[list[tuple[str, int]]]
@@ -39,7 +39,7 @@ class GivenBack(Replaying):
 
 class Failing(BasicBolt):
     output_fields = "key string, number long"
-    # Number of times that each row fails.
+    # Number of failures of each row.
     fails: ClassVar[dict[Any, int]]
 
     def execute(self, tup, collector):
@@ -48,7 +48,7 @@ class Failing(BasicBolt):
 
 
 class Sleeping(AsyncBolt):
-    """The first numbers take the longest."""
+    """Sleeps longest for the first numbers."""
 
     output_fields = "key string, number long"
     fails: ClassVar[dict[Any, int]]

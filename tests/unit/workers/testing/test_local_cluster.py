@@ -1,6 +1,4 @@
-"""The test kit: a topology on the ledger in memory and on simulated time does what
-the real one does.
-"""
+"""The test kit: on the ledger in memory and simulated time, a topology behaves as in production."""
 
 import subprocess
 import sys
@@ -78,7 +76,7 @@ def word_count(spout, **bolts):
 
 
 def chain(feeder, *bolts, config=None):
-    """The bolts in a row, b1 first."""
+    """Build the bolts in a row, b1 first."""
     builder = TopologyBuilder("chain", config or Config(message_timeout_secs=TIMEOUT))
     builder.set_spout("s", feeder)
     for number, bolt in enumerate(bolts, 1):
@@ -108,7 +106,7 @@ def test_words_are_counted_on_any_number_of_slots(slots):
             "and": 20,
             "dog": 20,
         }
-        # Each count of a word comes once, so all of a word went to one task.
+        # Each count of a word occurs once, so one task got all tuples of the word.
         assert sorted(n for word, n in cluster.read_tuples("count") if word == "the") == list(
             range(1, 41)
         )
@@ -411,7 +409,7 @@ def test_moments_of_timeouts_are_exact_whatever_their_sum_is_as_a_float():
 
 
 class Routed(BasicBolt):
-    """Emits what it knows of a message."""
+    """Emits the properties of a message."""
 
     output_fields = "body string, id string, tenant string, kind string"
 

@@ -1,4 +1,4 @@
-"""Effects once, in a test of a user's: messages have identities, and come again."""
+"""Effects once, in a user's test: messages have identities, and are redelivered."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_an_identity_that_no_message_can_have_is_refused(local_cluster):
 
 
 class Later(BasicBolt):
-    """Wants each message later, the first time, and says its key."""
+    """Retries each message later, the first time, and emits its key."""
 
     output_fields = "key binary"
 
@@ -206,7 +206,7 @@ def test_what_a_bolt_wants_later_keeps_its_key(local_cluster):
 
 
 class BusyBook(Book):
-    """Changes the state, and wants the message later nevertheless, the first time."""
+    """Changes the state, and still retries the message later, the first time."""
 
     def prepare(self, config, context):
         self.seen = set()
@@ -277,7 +277,7 @@ class Keep(BasicBolt):
 
 
 def kept(local_cluster, bolt: Any, config: dict[str, Any] | None = None, tasks: int = 1):
-    """Return the keys of words, and of their sentences, where ``bolt`` splits them."""
+    """Return the remembered keys of words, and of their sentences, where ``bolt`` splits them."""
     feeder = FeederSpout(fields="body string")
     builder = TopologyBuilder("kinds")
     builder.set_spout("sentences", feeder)

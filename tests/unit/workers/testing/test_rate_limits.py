@@ -1,4 +1,4 @@
-"""Rate limits, on simulated time: a limit of one per hour takes milliseconds."""
+"""Rate limits on simulated time: a limit of one per hour takes milliseconds."""
 
 import asyncio
 import time
@@ -115,7 +115,7 @@ def test_one_tenant_with_thousands_that_wait_holds_no_other_one_up(bolt, config)
         others = [each for each in cluster.acked("jobs") if str(each).startswith("small")]
         assert len(others) == 20
         assert cluster.failed("jobs") == []
-        # What would not begin within a minute or so lies at the broker.
+        # A message that would not begin within about a minute waits at the broker.
         assert cluster.pending("jobs") <= 2 * 61
         cluster.advance_time(600)
         big = [each for each in cluster.acked("jobs") if str(each).startswith("big")]
@@ -185,7 +185,7 @@ def test_untracked_tuples_wait_and_are_not_lost():
 
 
 class Again(Spout):
-    """Emits pairs in order; what failed or was given back comes again behind the others."""
+    """Emits pairs in order; failed or returned ones come again behind the others."""
 
     output_fields = "tenant string, x long"
 

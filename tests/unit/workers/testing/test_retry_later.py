@@ -19,7 +19,7 @@ from tiercel.testing import FeederSpout, LocalCluster, complete_topology
 
 
 class Busy(BasicBolt):
-    """Wants each tuple later, so often as its value says."""
+    """Retries each tuple later, as often as its value says."""
 
     output_fields = "x long"
     blame = True
@@ -55,7 +55,7 @@ class ByHand(Bolt):
 
 
 class Rows(ArrowBolt):
-    """One row later; then, the whole batch; then nothing."""
+    """Retries one row later; then the whole batch; then nothing."""
 
     output_fields = "x long"
 
@@ -72,7 +72,7 @@ class Rows(ArrowBolt):
 
 
 class Batches(BatchBolt):
-    """One tuple later; then, the whole batch; then nothing."""
+    """Retries one tuple later; then the whole batch; then nothing."""
 
     size = 3
     on_error = "split"
@@ -89,7 +89,7 @@ class Batches(BatchBolt):
 
 
 class Flushing(BasicBolt):
-    """Prepared anew when its flush has raised: the attribute is the class's."""
+    """Is prepared anew when its flush has raised, so the attribute is the class's."""
 
     flushes = 0
 
@@ -237,7 +237,7 @@ def test_an_impossible_time_fails_the_tuple_with_one_clear_line(seconds):
 
 
 class ListSpout(Spout):
-    """Storm's fail takes no reason, and knows nothing of later."""
+    """Has Storm's fail, which takes no reason, and knows nothing of later retries."""
 
     output_fields = "x long"
 

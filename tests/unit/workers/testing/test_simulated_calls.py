@@ -1,4 +1,4 @@
-"""AsyncBolts and threads on simulated time: sleeping takes no time, the outside takes its own."""
+"""AsyncBolts and threads on simulated time: sleeping takes no real time, outside calls do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiercel.testing import LocalCluster, LocalClusterError, complete_topology
 
 
 class Sleeping(AsyncBolt):
-    """Emits a number of seconds after as many."""
+    """Sleeps for a number of seconds, then emits the number."""
 
     output_fields = "x long"
     cancelled: ClassVar[list[int]] = []
@@ -82,7 +82,7 @@ def test_complete_topology_waits_for_sleepers_up_to_the_timeout() -> None:
 
 
 class Slow(AsyncBolt):
-    """Sleeps in everything but execute, and writes down when."""
+    """Sleeps in every method but execute, and records when."""
 
     output_fields = "at double"
 
@@ -126,7 +126,7 @@ def test_a_flush_that_waits_for_what_never_comes_is_told() -> None:
 
 
 class Asking(AsyncBolt):
-    """Asks a server, over a connection that stays open."""
+    """Queries a server over a persistent connection."""
 
     output_fields = "answer string"
 
@@ -148,7 +148,7 @@ class Asking(AsyncBolt):
 
 
 def serve(listening: socket.socket) -> None:
-    """One connection: answers each line a moment later."""
+    """Serve one connection: answer each line a moment later."""
     connection, _ = listening.accept()
     with connection, connection.makefile("rw") as lines:
         for line in lines:
@@ -166,7 +166,7 @@ def test_sockets_and_threads_are_waited_for_in_real_time() -> None:
             assert cluster.read_tuples("b1") == [["re: 1"], ["re: 2"], ["re: 3"]]
 
 
-# Python's own pool has five threads on a machine with one core.
+# Python's own pool would have five threads on a machine with one core.
 TOGETHER = threading.Barrier(4)
 
 
@@ -208,7 +208,7 @@ def test_a_cluster_inside_an_event_loop_is_refused_in_one_line() -> None:
 
 
 class Background(AsyncBolt):
-    """Counts seconds in a task of its own."""
+    """Counts seconds in its own task."""
 
     output_fields = "seconds int"
 
@@ -258,7 +258,7 @@ def test_a_call_that_swallows_its_cancellation_is_told_and_does_not_hold_the_tes
 
 
 class Straying(AsyncBolt):
-    """Emits when its call is over, and in flush."""
+    """Emits after its call has ended, and in flush."""
 
     output_fields = "x long"
     raised: ClassVar[list[str]] = []

@@ -26,7 +26,7 @@ class Stamp(BasicBolt):
 
 
 class Clock(Spout):
-    """Emits the time whenever it is asked, once per second of it."""
+    """Emits the time whenever it is called, once per simulated second."""
 
     output_fields = "at timestamp"
 

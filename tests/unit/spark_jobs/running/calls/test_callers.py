@@ -1,4 +1,4 @@
-"""Coroutines on the loop of the process, and threads: how calls begin, end, and are given up."""
+"""Coroutines on the process's event loop, and threads: how calls begin, end and are abandoned."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def call() -> Call:
 
 
 def ended_of(caller: Any, execute: Callable[..., Any], *calls: Call) -> list[Call]:
-    """Run calls to their end."""
+    """Run calls until they end."""
     ended: list[Call] = []
     caller.start(execute, calls, ended.append)
     wait_until(lambda: len(ended) == len(calls))
@@ -236,7 +236,7 @@ def test_calls_in_threads_are_under_way_at_once(coroutines: Coroutines) -> None:
 
 
 class Interrupted(SimpleQueue[Any]):
-    """The interpreter changes threads when the first call has left it."""
+    """Switches threads once the first call has left the queue."""
 
     def __init__(self) -> None:
         self.left = threading.Event()
@@ -287,7 +287,7 @@ def test_a_loop_that_was_blocked_ends_though_another_one_has_begun(
     thread = loop._thread
     loop.soon(lambda: kept.append(asyncio.create_task(for_ever())))
     loop.soon(lambda: free.wait(10))
-    # As an attempt does that begins again in its process.
+    # As an attempt does when it begins again in its process.
     loop.leave()
     loop.enter()
     free.set()

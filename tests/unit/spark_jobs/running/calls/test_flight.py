@@ -1,4 +1,4 @@
-"""Which tuples wait, are under way, and have ended; a gate that holds some of them back."""
+"""Tuples that wait, are under way or have ended; and a gate that holds some back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORIGIN = Origin("spout", "default", 1, pa.schema([("key", pa.string())]))
 
 
 class ByHand:
-    """A caller whose calls end when the test says so."""
+    """A caller whose calls end when the test ends them."""
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
@@ -41,7 +41,7 @@ class ByHand:
             self._ended(self._calls.pop(row))
 
     def pause(self, calls: Any, seconds: float) -> None:
-        """Whatever is under way ends, the last one first."""
+        """End all calls under way, the last one first."""
         self.end(*reversed(self._calls))
 
     def do(self, method: Any, *arguments: object) -> None:
@@ -58,7 +58,7 @@ class ByHand:
 
 
 class OneOfAKey:
-    """One tuple of a key after the other: its value is its key."""
+    """Lets one tuple of a key through at a time; the value is the key."""
 
     next_at = None
 
@@ -85,7 +85,7 @@ class OneOfAKey:
 
 
 class Closed:
-    """Opens at its time."""
+    """Opens at the given time."""
 
     def __init__(self, next_at: float) -> None:
         self.next_at: float | None = next_at
@@ -111,7 +111,7 @@ def execute(tup: Any, collector: Any) -> None:
 
 
 def flight_of(keys: str, places: int, gate: Any = None) -> tuple[Flight, ByHand]:
-    """A flight in which tuples wait: their rows count from 0, their values are the letters."""
+    """Return a flight with waiting tuples: rows count from 0, values are the letters."""
     caller = ByHand()
     flight = Flight(caller, places, gate)
     for row, key in enumerate(keys):

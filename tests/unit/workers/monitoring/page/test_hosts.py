@@ -1,4 +1,4 @@
-"""The names under which the monitor answers, and how often strangers may try."""
+"""Host names that the monitor accepts, and how often strangers may try a token."""
 
 from datetime import timedelta
 

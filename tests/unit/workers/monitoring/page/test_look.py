@@ -1,4 +1,4 @@
-"""The scripts and the style sheet of the page: small, its own, and without a way to make markup."""
+"""Scripts and style sheet of the page: small, self-hosted, and unable to create markup."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tiercel.workers.monitoring.page import view
 
 FILES = sorted(Path(view.__file__).with_name("look").iterdir())
-# Each makes markup or code of a text, or asks another host.
+# Each of these turns a text into markup or code, or calls another host.
 WAYS = re.compile(
     r"innerHTML|outerHTML|insertAdjacent|v-html|document\.write|eval\(|Function\("
     r"|https?:|@import|url\((?!#)"

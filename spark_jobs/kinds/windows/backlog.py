@@ -11,9 +11,9 @@ import numpy as np
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Lineage, Rows
-from tiercel.acker.inbox.contract import Claims, Covered, Entry
+from tiercel.acker.inbox.contract import Claims, Covered, Entry, Rest
 from tiercel.acker.ledger import Ids
-from tiercel.spark_jobs.kinds.held_rows import NEVER
+from tiercel.spark_jobs.kinds.windows.rows import NEVER
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import TAKEN_BYTES
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share
@@ -90,6 +90,10 @@ class WindowBacklog(Backlog):
         later, self._later = self._later, []
         if self._read is not None:
             self.add(later, self._read)
+
+    def rests(self, begun: Sequence[Share]) -> list[Rest]:  # noqa: ARG002 - as in ``Backlog``
+        """Return nothing: in another task the tuples of open windows would be in other windows."""
+        return []
 
     def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
         skipped = [(entry.tuples, len(entry.payload)) for entry in self._passed_over]

@@ -38,7 +38,8 @@ from tiercel.spark_jobs.errors import (
     ForeignTupleError,
     OutputLimitError,
 )
-from tiercel.spark_jobs.kinds.held_rows import (
+from tiercel.spark_jobs.kinds.windows.assigners import Closing, WindowId
+from tiercel.spark_jobs.kinds.windows.rows import (
     AHEAD,
     LATE,
     NULL,
@@ -49,7 +50,6 @@ from tiercel.spark_jobs.kinds.held_rows import (
     micros,
     moment,
 )
-from tiercel.spark_jobs.kinds.windows import Closing, WindowId
 from tiercel.spark_jobs.reasons import RAISED
 from tiercel.spark_jobs.running.backlog import part_of
 from tiercel.spark_jobs.running.counting import WINDOWS_LATE, WINDOWS_REFUSED
@@ -352,7 +352,12 @@ class Accumulators:
         accumulator = bolt.create()
         for tup in tuples:
             try:
-                accumulator = bolt.add(accumulator, tup)
+                added = bolt.add(accumulator, tup)
+                if added is None and accumulator is not None:
+                    raise TypeError(
+                        f"{record.component!r}: add returned None: return the accumulator"
+                    )
+                accumulator = added
             except RAISED as error:
                 unfit[tup.row] = record.blame(error)
         return accumulator

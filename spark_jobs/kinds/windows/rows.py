@@ -33,6 +33,8 @@ _FIRST_ROOM = 1_024
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MOMENT = -62_135_596_800_000_000
 _LAST_MOMENT = 253_402_300_799_999_999
+# A number that is an earlier time is probably one of another unit.
+_1990_US = 631_152_000_000_000
 # Timestamps beyond this are no times: far beyond the year 9999, and far below ``FOREVER``.
 _MOST_US = 2**60
 # The position of an entry begins with a time only on Redis; the memory twin counts from 1.
@@ -59,6 +61,8 @@ class Timestamps:
         self._field = windowing.bolt.timestamp_field
         self._unit = windowing.unit_us
         self._ahead = micros(windowing.bolt.max_ahead)
+        # The first number that was read as a time before 1990.
+        self.ancient: int | None = None
 
     @staticmethod
     def arrival_us(position_ms: int, wall_s: float) -> int:
@@ -74,7 +78,8 @@ class Timestamps:
         if len(rows) < len(column):
             column = column.take(pa.array(rows))
         unit = self._unit
-        if pa.types.is_timestamp(column.type):
+        is_number = not pa.types.is_timestamp(column.type)
+        if not is_number:
             column, unit = column.view(pa.int64()), 1
         null = np.zeros(len(rows), bool)
         if column.null_count:
@@ -93,6 +98,9 @@ class Timestamps:
         times = scaled if scaled.dtype == np.int64 else np.rint(scaled).astype(np.int64)
         status[null] = NULL
         status[(times > arrival_us + self._ahead) & ~null | far] = AHEAD
+        if is_number and self.ancient is None:
+            ancient = times[(status == GOOD) & (times < _1990_US)]
+            self.ancient = int(ancient[0]) if ancient.size else None
         return times, status
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from tiercel.spark_jobs.bolts.windowed_bolt import MOST_WINDOWS, Session, Sliding
-from tiercel.spark_jobs.kinds.held_rows import FOREVER, NEVER, HeldRows, Longs, Mask, micros
+from tiercel.spark_jobs.kinds.windows.rows import FOREVER, NEVER, HeldRows, Longs, Mask, micros
 
 # A window in this attempt and the next: its end or number, and the digest of its key.
 WindowId = tuple[int, int]

@@ -1,6 +1,6 @@
 """``WindowedBolt``: the kind whose tuples stay in the inbox until their last window has closed.
 
-task_windows.py plans its steps. A task takes what comes, up to ``max_held`` tuples, and tells the
+task.py plans its steps. A task takes what comes, up to ``max_held`` tuples, and tells the
 spouts which tuples it holds.
 """
 
@@ -11,9 +11,10 @@ import logging
 import numpy as np
 
 from tiercel.acker.inbox.contract import Claims
-from tiercel.spark_jobs.kinds.held_backlog import MOST_TAKEN, roots_in
-from tiercel.spark_jobs.kinds.task_windows import TaskWindows
-from tiercel.spark_jobs.kinds.window_step import execution_of
+from tiercel.spark_jobs.kinds.windows.backlog import MOST_TAKEN, roots_in
+from tiercel.spark_jobs.kinds.windows.rows import moment
+from tiercel.spark_jobs.kinds.windows.step import execution_of
+from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.step import Slices
@@ -30,6 +31,7 @@ class Windows:
     gives_back = False
     at_work = False
     _say_full_at = float("-inf")
+    _said_ancient = False
 
     def __init__(self, attempt: Attempt, snapshot: bytes | None, order: TaskWindows) -> None:
         self._attempt = attempt
@@ -57,6 +59,7 @@ class Windows:
         room = min(order.room, MOST_TAKEN)
         if room > 0:
             order.polls.poll(lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s)
+            self._say_ancient()
         else:
             order.polls.pause()
             self._say_full()
@@ -74,6 +77,18 @@ class Windows:
                 "raise max_held or the parallelism, or make the windows shorter",
                 self.copy.component, self._attempt.task, self._order.rows.count,
                 extra={"event": "windows_full"},
+            )  # fmt: skip
+
+    def _say_ancient(self) -> None:
+        """Log once that a timestamp is probably in another unit than the bolt says."""
+        bolt, ancient = self._order.bolt, self._order.timestamps.ancient
+        if ancient is not None and not self._said_ancient:
+            self._said_ancient = True
+            log.warning(
+                "%s[%d] reads a timestamp %r as %s: if its numbers are in seconds, or another unit "
+                "than timestamp_unit = %r, windows are far too long: set timestamp_unit",
+                self.copy.component, self._attempt.task, bolt.timestamp_field, moment(ancient),
+                bolt.timestamp_unit, extra={"event": "timestamps_ancient"},
             )  # fmt: skip
 
     def _step(self) -> StepInput | None:

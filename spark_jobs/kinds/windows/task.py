@@ -25,10 +25,17 @@ import numpy as np
 
 from tiercel.acker.inbox.chunk import Lineage
 from tiercel.acker.inbox.contract import Covered
+from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.bolts.windowed_bolt import LONGEST_WAIT, WindowedBolt, longest_held
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.held_backlog import (
+from tiercel.spark_jobs.kinds.windows.assigners import (
+    Limits,
+    Plan,
+    WindowId,
+    assigner_of,
+)
+from tiercel.spark_jobs.kinds.windows.backlog import (
     MOST_TAKEN,
     Place,
     Polls,
@@ -36,7 +43,7 @@ from tiercel.spark_jobs.kinds.held_backlog import (
     WindowBacklog,
     roots_in,
 )
-from tiercel.spark_jobs.kinds.held_rows import (
+from tiercel.spark_jobs.kinds.windows.rows import (
     DEAD,
     FOREVER,
     GOOD,
@@ -51,18 +58,11 @@ from tiercel.spark_jobs.kinds.held_rows import (
     Watermark,
     micros,
 )
-from tiercel.spark_jobs.kinds.task_order import policy_of
-from tiercel.spark_jobs.kinds.window_step import (
+from tiercel.spark_jobs.kinds.windows.step import (
     Accumulators,
     FailedWindows,
     WindowCalls,
     WindowRecord,
-)
-from tiercel.spark_jobs.kinds.windows import (
-    Limits,
-    Plan,
-    WindowId,
-    assigner_of,
 )
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
@@ -135,14 +135,17 @@ class TaskWindows:
     # The dumped order after the newest step, and the bolt's part of the newest snapshot.
     _kept = _copy = b""
 
-    def __init__(self, around: Around, task: int, windowing: Windowing) -> None:
+    def __init__(
+        self, around: Around, task: int, windowing: Windowing, policy: tuple[RetryPolicy, int]
+    ) -> None:
+        """``policy`` is the back-off and the limit of attempts at a window that fails."""
         self._around = around
         self._task = task
         self._component = around.topology.component_of(task)
         bolt = self.bolt = windowing.bolt
         self._clock = around.loop.time
         self.keys = Keys(windowing.keys)
-        self._timestamps = Timestamps(windowing)
+        self.timestamps = Timestamps(windowing)
         self.windows = assigner_of(
             bolt.window, self.keys.digests, by_time=self._by_time, tells_expired=bolt.tells_expired
         )
@@ -152,7 +155,7 @@ class TaskWindows:
         self._next_entry = 0
         self.polls = Polls(self._clock)
         self._copies = HeldCopies(self.rows)
-        self._tries = FailedWindows(*policy_of(around.topology), self._clock)
+        self._tries = FailedWindows(*policy, self._clock)
         self._held_us = micros(max(LONGEST_WAIT, longest_held(bolt)))
         self.telling = Telling(around, self._clock)
         self._accumulators = Accumulators(bolt.window)
@@ -301,9 +304,9 @@ class TaskWindows:
     def _columns(self, entry: OpenEntry, at: Place) -> dict[str, Longs]:
         """Return the columns of an entry's rows, but for those that depend on other rows."""
         rows = entry.rows
-        arrived = self._timestamps.arrival_us(at[0], self._around.wall())
+        arrived = self.timestamps.arrival_us(at[0], self._around.wall())
         self.polls.got(arrived, len(rows), entry.size)
-        times, status = self._timestamps.of(entry.chunk, rows, arrived)
+        times, status = self.timestamps.of(entry.chunk, rows, arrived)
         number = self._next_entry
         self._next_entry += 1
         self._entries[number] = entry

@@ -1,0 +1,188 @@
+"""The cost of windows: sentences per second whose words are summed in windows of ten seconds, and
+counted without windows; and what a task costs that holds 2,000 tuples, and 200,000.
+
+    python bench/windows.py [--sentences N] [--rounds N] [--held N]
+
+The messages are the same with windows and without: ten words of 1,000 and a time; 10,000 messages
+make a window of ten seconds. Both topologies are warmed up, run at the same time and take turns, so
+that they meet the same conditions. A task that holds tuples runs in this process, with its inbox on
+a private Redis. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from functools import partial
+from itertools import count as numbers
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import redis
+
+from bench.rig import Running, fill, running, servers
+from bench.server import redis_server
+from bench.throughput import drain
+from tests.support.pump import Pump, Source
+from tiercel import BasicBolt, TopologyBuilder, WindowedBolt, tumbling
+from tiercel.acker.inbox.redis import open_inboxes
+from tiercel.acker.metrics.contract import total_of
+from tiercel.spark_jobs.running.counting import WINDOWS_CLOSED
+from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.workers.config import Settings
+
+KINDS = ("counted", "summed")
+KEYS = 1_000
+_LENGTH = timedelta(seconds=10)
+_LAG = timedelta(seconds=1_000)
+_LENGTH_MS = 10_000
+# Beginning of the window that stays open, and of the first one that closes.
+_HELD_MS = 10_000_000
+_FIRST_MS = _HELD_MS - 1_000_000
+_WARM_UP = 20_000
+_FEW = 2_000
+_AT_ONCE = 5_000
+_STEPS = 21
+# One key of eleven characters, and two numbers.
+_FIELDS = "key string, at long, n long"
+TUPLE_BYTES = 11 + 8 + 8
+
+
+def timed(times: Iterator[int], bodies: Iterator[bytes]) -> Iterator[bytes]:
+    """Make a message of each sentence: with a time, and words of ``KEYS``."""
+    for at, body in zip(times, bodies, strict=False):
+        words = [f"word{int(word[4:]) % KEYS}" for word in body.decode().split()]
+        yield json.dumps({"at": at, "sentence": " ".join(words)}).encode()
+
+
+def counted(settings: Settings, topology: str, component: str) -> int:
+    """Return the number of words in a state."""
+    with redis.Redis.from_url(settings.redis_urls[0]) as client:
+        return sum(map(int, client.hvals(f"tiercel:{{{topology}:0}}:state:{component}")))
+
+
+def throughput(settings: Settings, sentences: int, rounds: int) -> list[float]:
+    """Measure both topologies in turns; return the messages per second of each."""
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    with ExitStack() as exits:
+        runs: dict[str, Callable[[int], float]] = {}
+        for kind in KINDS:
+            topology = exits.enter_context(
+                running(kind, settings, module="bench.topologies.windowed")
+            )
+            topology.wait_until_ready()
+            runs[kind] = partial(once, topology, kind, numbers(1_000_000))
+            runs[kind](_WARM_UP)
+        for _ in range(rounds):
+            for kind, run in runs.items():
+                found[kind].append(run(sentences))
+    return [statistics.median(found[kind]) for kind in KINDS]
+
+
+def once(topology: Running, kind: str, times: Iterator[int], sentences: int) -> float:
+    """Drain a queue; return the messages per second between a tenth and nine of them."""
+
+    def publish(settings: Settings, queue: str, bodies: Iterator[bytes]) -> int:
+        return fill(settings, queue, timed(times, bodies))
+
+    words = partial(
+        counted, topology.settings, topology.name, "add" if kind == "summed" else "count"
+    )
+    drained = drain(topology, kind, sentences, publish, words)
+    print(drained.line(), flush=True)
+    return drained.steady_per_s or drained.whole_per_s
+
+
+class Holding(WindowedBolt):
+    """Holds tuples of one window, while earlier windows close."""
+
+    window = tumbling(_LENGTH)
+    timestamp_field = "at"
+    lag = _LAG
+    max_held = 1_000_000
+    output_fields = "n long"
+
+    def execute(self, window: object, collector: object) -> None:
+        pass
+
+
+class Nothing(BasicBolt):
+    """Executes no tuple."""
+
+
+def held(url: str, count: int) -> dict[str, float]:
+    """Measure a task that holds this number of tuples: bytes of Redis per tuple, the median step
+    that closes a window, and the time until a new process has closed the first.
+    """
+    builder = TopologyBuilder(f"bench-{secrets.token_hex(4)}")
+    builder.set_spout("spout", Source(_FIELDS))
+    builder.set_bolt("windows", Holding()).fields_grouping("spout", "key")
+    builder.set_bolt("end", Nothing()).shuffle_grouping("windows")
+    topology = builder.build()
+    spec = ledger_spec_of(topology, (url,))
+    with closing(open_inboxes(spec)) as inboxes, redis.Redis.from_url(url) as client:
+        pump = Pump(topology, inboxes=inboxes)
+        [task] = topology.task_ids("windows")
+        before = client.info("memory")["used_memory"]
+        # All are in a window that stays open, far behind those that close.
+        for first in range(0, count, _AT_ONCE):
+            rows = range(first, min(count, first + _AT_ONCE))
+            pump.feed(*([f"key{n % KEYS:08}", _HELD_MS + n % 9_000, n] for n in rows))
+            pump.send()
+            pump.work(task)
+        size = (client.info("memory")["used_memory"] - before) / count
+        begins = numbers(1)
+        steps = [closes_one(pump, task, next(begins)) for _ in range(_STEPS)]
+        began = time.perf_counter()
+        pump.take_over(task)
+        closes_one(pump, task, next(begins))
+        again = time.perf_counter() - began
+    return {"bytes": size, "step_s": statistics.median(steps), "again_s": again}
+
+
+def closes_one(pump: Pump, task: int, number: int) -> float:
+    """Have a window of one tuple close; return the time that it took."""
+    early, ahead = _FIRST_MS + number * _LENGTH_MS, _HELD_MS + number * _LENGTH_MS
+    pump.feed(["key00000001", early, 0], ["key00000001", ahead + _LENGTH_MS, 0])
+    pump.send()
+    closed = total(pump)
+    began = time.perf_counter()
+    while total(pump) == closed:
+        pump.work(task)
+    return time.perf_counter() - began
+
+
+def total(pump: Pump) -> int:
+    """Return the number of windows that have closed."""
+    pump.counting.flush()
+    return total_of(pump.metrics.totals(), "windows")[WINDOWS_CLOSED]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The price of windows.")
+    parser.add_argument("--sentences", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--held", type=int, default=200_000)
+    arguments = parser.parse_args()
+    figures: dict[str, float] = {}
+    with redis_server(None) as url:
+        for count in (_FEW, arguments.held):
+            found = held(url, count)
+            print(f"{count:,} held: {found}", flush=True)
+            figures |= {f"{name}_{count}": value for name, value in found.items()}
+    with servers() as settings:
+        per_s = throughput(settings, arguments.sentences, arguments.rounds)
+    figures |= {"counted_per_s": per_s[0], "summed_per_s": per_s[1], "ratio": per_s[1] / per_s[0]}
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
