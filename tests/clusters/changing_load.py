@@ -86,7 +86,7 @@ class Seen:
         """Seconds from the beginning of the burst to the last look with a backlog."""
         burst = self.of(1)
         few = PHASES[1][0] * _FEW_S
-        late = [look.at_s for look in burst if look.open > few]
+        late = [look.at_s for look in (*burst, *self.of(2)) if look.open > few]
         return max(late, default=burst[0].at_s) - burst[0].at_s
 
     @property
