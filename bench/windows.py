@@ -47,6 +47,9 @@ _LENGTH_MS = 10_000
 # Beginning of the window that stays open, and of the first one that closes.
 _HELD_MS = 1_700_000_000_000
 _FIRST_MS = _HELD_MS - 1_000_000
+# From the first message of a queue to that of the next one: while no messages come, event time goes
+# on with the clock, and closes windows.
+_APART_MS = 10_000_000
 _WARM_UP = 20_000
 _FEW = 2_000
 _AT_ONCE = 5_000
@@ -79,7 +82,7 @@ def throughput(settings: Settings, sentences: int, rounds: int) -> list[float]:
                 running(kind, settings, module="bench.topologies.windowed")
             )
             topology.wait_until_ready()
-            runs[kind] = partial(once, topology, kind, numbers(_HELD_MS))
+            runs[kind] = partial(once, topology, kind, numbers(_HELD_MS, _APART_MS))
             runs[kind](_WARM_UP)
         for _ in range(rounds):
             for kind, run in runs.items():
@@ -87,11 +90,11 @@ def throughput(settings: Settings, sentences: int, rounds: int) -> list[float]:
     return [statistics.median(found[kind]) for kind in KINDS]
 
 
-def once(topology: Running, kind: str, times: Iterator[int], sentences: int) -> float:
+def once(topology: Running, kind: str, starts: Iterator[int], sentences: int) -> float:
     """Drain a queue; return the messages per second between a tenth and nine of them."""
 
     def publish(settings: Settings, queue: str, bodies: Iterator[bytes]) -> int:
-        return fill(settings, queue, timed(times, bodies))
+        return fill(settings, queue, timed(numbers(next(starts)), bodies))
 
     words = partial(
         counted, topology.settings, topology.name, "add" if kind == "summed" else "count"
