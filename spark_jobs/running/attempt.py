@@ -272,6 +272,13 @@ class Attempt:
         if strange and ledger is not None:
             self.patiently(lambda: ledger.release(strange))
 
+    def recall(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the marks with these keys of all steps before the next one, for a bolt with a
+        state. Raises as a step with a state does.
+        """
+        states = cast("TaskStates", self._states).at(self._step + 1, self._committer.begin)
+        return states.opened(self.task).recall(keys)
+
     def first(self, most: int) -> StepInput | None:
         """Return the first ``most`` waiting tuples and the tick that is due; None if there is
         nothing to do.

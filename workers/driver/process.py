@@ -39,6 +39,7 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues import outage
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
+from tiercel.spark_jobs.bolts.windowed_bolt import WindowedBolt
 from tiercel.spark_jobs.errors import (
     SparkEndedError,
     SparkUnavailableError,
@@ -248,7 +249,7 @@ class Driver:
     def _age(self) -> None:
         self._report_lost_states()
         for name, spec in self._topology.bolts.items():
-            if isinstance(spec.bolt, StatefulBolt) and spec.bolt.once:
+            if isinstance(spec.bolt, (StatefulBolt, WindowedBolt)) and spec.bolt.once:
                 self._states.age(name, int(spec.bolt.once_retention.total_seconds()))
 
     def _report_lost_states(self) -> None:
