@@ -298,7 +298,7 @@ def test_a_message_without_identity_is_counted_and_named_in_the_errors() -> None
     [root, _] = pump.feed([1, "a", START, 1], [2, "a", START + timedelta(seconds=30), 1])
     pump.run()
     assert pump.acked == [root]
-    errors = [error.text for error in pump.metrics.errors()]
+    errors = [one.message for one in pump.metrics.errors() if one.component == "tumbling"]
     assert len([error for error in errors if "a message without an identity" in error]) == 1
 
 
