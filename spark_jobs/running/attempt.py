@@ -25,7 +25,14 @@ from typing import TypeVar, cast
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
-from tiercel.acker.inbox.contract import Claims, Covered, Sender, StaleAttemptError, StepOrderError
+from tiercel.acker.inbox.contract import (
+    Claims,
+    Covered,
+    OpenWindows,
+    Sender,
+    StaleAttemptError,
+    StepOrderError,
+)
 from tiercel.acker.ledger import Failure
 from tiercel.queues import outage
 from tiercel.spark_jobs.errors import TurnAgainError
@@ -67,6 +74,7 @@ class Attempt:
     """One attempt at one bolt task. Other threads call only ``wake``, ``leave``, ``give_back``."""
 
     doing: Step | None = None
+    windows: OpenWindows | None = None  # of a windowed bolt, at most some seconds old
     # Input of the current step.
     _shares: Sequence[Share] = ()
     # True if a reply was lost, so that tuples may or may not have been given back.
