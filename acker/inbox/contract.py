@@ -199,6 +199,30 @@ class Opened:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OpenWindows:
+    """The open windows of one task of a windowed bolt."""
+
+    number: int
+    # Number of tuples that the task holds.
+    tuples: int
+    # The watermark in microseconds since 1970; None: the task has none.
+    watermark_us: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holdings:
+    """Tuples and windows that one task holds, beside those that it executes."""
+
+    # Number of failed tuples that wait for their next attempt.
+    retrying: int = 0
+    # None: the bolt has no windows.
+    windows: OpenWindows | None = None
+
+
+NOTHING_HELD = Holdings()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InboxFigures:
     """Figures of one inbox at one time, for the driver and monitors."""
 
@@ -218,6 +242,8 @@ class InboxFigures:
     place: str = ""
     # Number of failed tuples that wait for their next attempt, as the process reported.
     retrying: int = 0
+    # Its open windows, as the process reported; None if it did not.
+    windows: OpenWindows | None = None
 
 
 def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
@@ -392,13 +418,12 @@ class Inboxes(Protocol):
         attempts: Mapping[int, int],
         doing_s: Mapping[int, float],
         place: str,
-        retrying: Mapping[int, int] | None = None,
+        held: Mapping[int, Holdings] | None = None,
     ) -> Heard:
         """Report that the process is alive and runs these tasks, {task: attempt}.
 
         ``doing_s`` has the seconds that tasks have spent in their current call of the bolt;
-        ``place`` tells monitors where the process runs, and ``retrying`` how many tuples of a task
-        wait for a retry.
+        ``place`` tells monitors where the process runs, and ``held`` what tasks hold.
         """
 
     # -- senders ---------------------------------------------------------------------------------

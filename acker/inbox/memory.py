@@ -23,11 +23,13 @@ from tiercel.acker.inbox.chunk import (
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
+    NOTHING_HELD,
     Bounds,
     Claims,
     Covered,
     Entry,
     Heard,
+    Holdings,
     InboxFigures,
     Opened,
     Rest,
@@ -161,7 +163,7 @@ class MemoryInboxes:
         attempts: Mapping[int, int],
         doing_s: Mapping[int, float],
         place: str,
-        retrying: Mapping[int, int] | None = None,
+        held: Mapping[int, Holdings] | None = None,
     ) -> Heard:
         with self._changed:
             lost = []
@@ -173,7 +175,7 @@ class MemoryInboxes:
                 else:
                     box.seen = self._clock()
                     box.place = place
-                    box.retrying = (retrying or {}).get(task, 0)
+                    box.held = (held or {}).get(task, NOTHING_HELD)
                     box.since = box.seen - doing_s[task] if task in doing_s else None
                     if box.leaving >= attempt:
                         leaving.append(task)
@@ -460,8 +462,8 @@ class Box:
     ticks: int = 0
     taken: str | None = None
     seen: float | None = None
-    # Number of tuples that wait for a retry, as its process reported.
-    retrying: int = 0
+    # As its process reported.
+    held: Holdings = NOTHING_HELD
     # The time at which the current call of its process began.
     since: float | None = None
     # The place where its process runs, as it reported.
@@ -586,5 +588,6 @@ def figures_of(box: Box, now: float) -> InboxFigures:
         seen_s=None if box.seen is None else max(0.0, now - box.seen),
         doing_s=None if box.since is None else max(0.0, now - box.since),
         place=box.place,
-        retrying=box.retrying,
+        retrying=box.held.retrying,
+        windows=box.held.windows,
     )

@@ -48,14 +48,17 @@ from tiercel.acker.inbox.chunk import (
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
+    NOTHING_HELD,
     Bounds,
     Claims,
     Covered,
     Entry,
     Heard,
+    Holdings,
     Inboxes,
     InboxFigures,
     Opened,
+    OpenWindows,
     Rest,
     Sender,
     decode,
@@ -225,12 +228,14 @@ class RedisInboxes:
         attempts: Mapping[int, int],
         doing_s: Mapping[int, float],
         place: str,
-        retrying: Mapping[int, int] | None = None,
+        held: Mapping[int, Holdings] | None = None,
     ) -> Heard:
         def beating(box: _Box, home: Place) -> Effect[int]:
             task = home[1]
             doing_ms = int(doing_s[task] * 1000) if task in doing_s else -1
-            args = (run, attempts[task], doing_ms, place, (retrying or {}).get(task, 0))
+            own = (held or {}).get(task, NOTHING_HELD)
+            more = (own.retrying, _packed(own.windows))
+            args = (run, attempts[task], doing_ms, place, *more)
             return box.call("beat", (box.meta,), args, int, "say that a process attends")
 
         replies = dict(zip(attempts, self._each(self._homes(attempts), beating), strict=True))
@@ -556,8 +561,23 @@ def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -
     return Entry(position=position.decode(), tuples=count, payload=payload, first=first)
 
 
+def _packed(windows: OpenWindows | None) -> str:
+    """Encode as ``NUMBER TUPLES [WATERMARK]``; None as an empty text."""
+    if windows is None:
+        return ""
+    at = "" if windows.watermark_us is None else f" {windows.watermark_us}"
+    return f"{windows.number} {windows.tuples}{at}"
+
+
+def _unpacked(text: bytes | None) -> OpenWindows | None:
+    if not text:
+        return None
+    number, tuples, *at = map(int, text.split())
+    return OpenWindows(number=number, tuples=tuples, watermark_us=at[0] if at else None)
+
+
 def _figures(reply: Any) -> InboxFigures:
-    run, tuples, size, attempts, seen_ms, oldest_ms, doing_ms, place, retrying = reply
+    run, tuples, size, attempts, seen_ms, oldest_ms, doing_ms, place, retrying, windows = reply
     return InboxFigures(
         tuples=tuples,
         bytes=size,
@@ -568,6 +588,7 @@ def _figures(reply: Any) -> InboxFigures:
         doing_s=None if doing_ms is None else doing_ms / 1000,
         place=(place or b"").decode(errors="replace"),
         retrying=retrying,
+        windows=_unpacked(windows),
     )
 
 

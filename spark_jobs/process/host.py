@@ -14,7 +14,14 @@ from functools import partial
 
 from tiercel.acker.errors import AckerError, BadChunkError, RedisUnavailableError
 from tiercel.acker.inbox.chunk import EXTRA, decode
-from tiercel.acker.inbox.contract import Covered, Inbox, Sender, StaleAttemptError
+from tiercel.acker.inbox.contract import (
+    NOTHING_HELD,
+    Covered,
+    Holdings,
+    Inbox,
+    Sender,
+    StaleAttemptError,
+)
 from tiercel.acker.redis.errors import LOGINS
 from tiercel.queues import outage
 from tiercel.spark_jobs.errors import LostStepsError, StaleTurnError
@@ -51,9 +58,12 @@ class BoltTask:
         return self._current.sender.attempt if self._current else None
 
     @property
-    def retrying(self) -> int:
-        """The number of failed tuples that wait for their next attempt."""
-        return self._current.waiting if self._current else 0
+    def held(self) -> Holdings:
+        """Failed tuples that wait for their next attempt, and open windows."""
+        current = self._current
+        if current is None:
+            return NOTHING_HELD
+        return Holdings(retrying=current.waiting, windows=current.windows)
 
     def executing(self) -> WatchedStep | None:
         """The step whose tuples are being executed; for the watchdog's thread."""
@@ -286,9 +296,8 @@ class Host:
         around = self._around
         attempts = {task.task: task.attempt for task in self._tasks if task.attempt is not None}
         try:
-            retrying = {task.task: task.retrying for task in self._tasks if task.retrying}
-            doing_s = self._doing_s()
-            heard = around.inboxes.beat(around.run, attempts, doing_s, self._place, retrying)
+            held = {task.task: task.held for task in self._tasks}
+            heard = around.inboxes.beat(around.run, attempts, self._doing_s(), self._place, held)
             self._look_for_pauses()
         except RedisUnavailableError as error:
             log.debug("%s", error, extra={"event": "redis_away"})

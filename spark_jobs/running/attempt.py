@@ -25,20 +25,25 @@ from typing import TypeVar, cast
 from tiercel.acker.effects import perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk
-from tiercel.acker.inbox.contract import Claims, Covered, Sender, StaleAttemptError, StepOrderError
+from tiercel.acker.inbox.contract import (
+    Claims,
+    Covered,
+    OpenWindows,
+    Sender,
+    StaleAttemptError,
+    StepOrderError,
+)
 from tiercel.acker.ledger import Failure
 from tiercel.queues import outage
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import (
     Backlog,
-    Reader,
     Share,
     TickClock,
     all_but,
-    arrival,
     first_of,
-    schemas_of,
+    reader_of,
 )
 from tiercel.spark_jobs.running.chain import chain_at, tasks_in_row
 from tiercel.spark_jobs.running.commit import Committer
@@ -67,6 +72,7 @@ class Attempt:
     """One attempt at one bolt task. Other threads call only ``wake``, ``leave``, ``give_back``."""
 
     doing: Step | None = None
+    windows: OpenWindows | None = None  # of a windowed bolt, at most some seconds old
     # Input of the current step.
     _shares: Sequence[Share] = ()
     # True if a reply was lost, so that tuples may or may not have been given back.
@@ -90,7 +96,7 @@ class Attempt:
         self.stop = stop
         self.task = task
         self._claims_from = line_at(around.topology, task)
-        self._read = _reader(around, task, self._claims_from)
+        self._read = reader_of(around.topology, task, self._claims_from)
         self.sender = _fenced(around, task)
         self._inbox = around.inboxes.open(around.run, task, self.sender.attempt, self._claims_from)
         opened = self._inbox.opened
@@ -273,9 +279,7 @@ class Attempt:
             self.patiently(lambda: ledger.release(strange))
 
     def recall(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the marks with these keys of all steps before the next one, for a bolt with a
-        state. Raises as a step with a state does.
-        """
+        """Return the marks with these keys of all earlier steps. Raises as a step with a state."""
         states = cast("TaskStates", self._states).at(self._step + 1, self._committer.begin)
         return states.opened(self.task).recall(keys)
 
@@ -531,10 +535,6 @@ def _fenced(around: Around, task: int) -> Sender:
 def _setup_of(around: Around, task: int, kind: BoltKind) -> StepSetup:
     beside = around.beside(task)
     return StepSetup(around.run, around.topology, task, kind.execution, kind.copy, beside)
-
-
-def _reader(around: Around, task: int, line: int | None) -> Reader:
-    return partial(arrival, schemas=schemas_of(around.topology), task=task, line=line)
 
 
 def _tick_clock(around: Around, task: int, count: int) -> TickClock | None:

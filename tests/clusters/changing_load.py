@@ -36,12 +36,12 @@ from tiercel.workers.control.presence import ExecutorReport, Lease
 from tiercel.workers.control.redis_control import RedisPresences
 
 ROOT = Path(__file__).parents[2]
-# One executor does twenty messages per second. Messages per second, and seconds of each phase.
-PHASES = ((6.0, 40.0), (60.0, float((sys.argv[1:] or ["300"])[0])), (0.6, 120.0))
+BURST_S = 300.0
 TARGET_S = 60.0
 # Time for the first message; an executor comes within this time on a machine of two busy cores.
 _START_S = 240.0
 _COMES_S = 30.0
+_COUNTED_S = 5.0
 # Waiting messages that are no backlog yet: two seconds of them.
 _FEW_S = 2.0
 WORK = Work(
@@ -72,9 +72,13 @@ class Look:
 class Seen:
     """All looks, and the messages that were published, begun and failed."""
 
+    # Messages per second, and seconds of each phase.
+    phases: Sequence[tuple[float, float]]
     looks: list[Look] = field(default_factory=list)
     published: int = 0
+    # How often each message was begun; empty where the tasks write into no folder of this machine.
     begun: Counter[str] = field(default_factory=Counter)
+    executed: int = 0
     failed: int = 0
 
     def of(self, phase: int) -> Sequence[Look]:
@@ -85,7 +89,7 @@ class Seen:
     def gone_after_s(self) -> float:
         """Seconds from the beginning of the burst to the last look with a backlog."""
         burst = self.of(1)
-        few = PHASES[1][0] * _FEW_S
+        few = self.phases[1][0] * _FEW_S
         late = [look.at_s for look in (*burst, *self.of(2)) if look.open > few]
         return max(late, default=burst[0].at_s) - burst[0].at_s
 
@@ -101,12 +105,12 @@ class Seen:
             found.append(f"{self.looks[-1].present} executors at the end")
         found += [
             f"phase {phase}: {turns} changes of direction"
-            for phase in range(len(PHASES))
+            for phase in range(len(self.phases))
             if (turns := turns_of([look.wanted for look in self.of(phase)])) > 1
         ]
         # An executor that was taken away while it executed leaves messages to be begun again.
         twice = sum(number > 1 for number in self.begun.values())
-        lost = self.published - len(self.begun)
+        lost = self.published - (len(self.begun) or self.executed)
         if twice or lost or self.failed:
             found.append(f"{twice} begun twice, {lost} lost, {self.failed} failed")
         return found
@@ -145,7 +149,8 @@ def main() -> int:
     """Print what was seen; return 1 if any of it must not be."""
     # Ended from outside, it ends all that it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    cluster = on_yarn if "yarn" in sys.argv[2:] else standalone
+    burst_s = next((float(word) for word in sys.argv[1:] if word.isdecimal()), BURST_S)
+    cluster = on_yarn if "yarn" in sys.argv[1:] else standalone
     with tempfile.TemporaryDirectory(prefix="tiercel-scaling-") as name:
         folder = Path(name)
         (folder / "written").mkdir()
@@ -162,33 +167,46 @@ def main() -> int:
                     "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
                 },
             )
-            seen = examined(place, options)
+            seen = examined(place, options, burst_s)
         if seen.faults:
             keep(folder)
     return shown(seen)
 
 
-def examined(place: Place, options: dict[str, str]) -> Seen:
-    """Run the topology through the three phases, on a Spark with these options."""
-    declare_queue(place.amqp_url, WorkQueue(name=WORK.queue))
+def examined(place: Place, options: dict[str, str], burst_s: float) -> Seen:
+    """Run the topology under the changing load, on a Spark with these options."""
     options = {"spark.executor.cores": "1", "spark.executor.memory": "512m", **options}
     master = options.pop("spark.master")
     arguments = [word for pair in options.items() for word in ("--conf", "=".join(pair))]
     arguments += ["--master", master, "--executors", "1..4"]
-    seen = Seen()
+    declare_queue(place.amqp_url, WorkQueue(name=WORK.queue))
+    with processes(WORK, place, *arguments) as running:
+        seen = watched(place, burst_s, running)
+    for path in Path(os.environ[FOLDER]).iterdir():
+        seen.begun.update(path.read_text().split())
+    return seen
+
+
+def watched(place: Place, burst_s: float, running: Sequence[subprocess.Popen[bytes]] = ()) -> Seen:
+    """Publish a load for a topology that starts, ten times as much, then a tenth; these processes
+    of it must not end.
+
+    One executor does twenty messages per second.
+    """
+    seen = Seen(((6.0, 40.0), (60.0, burst_s), (0.6, 120.0)))
     with (
-        processes(WORK, place, *arguments) as running,
         closing(RedisMetrics(place.redis_url, WORK.name)) as metrics,
         closing(Lease(RedisPresences(place.redis_url, WORK.name))) as lease,
     ):
         watch = Watch(place, metrics, lease, running, seen)
         watch.publish(iter(["first"]))
         wait_until(lambda: watch.acked() >= 1, _START_S, "the first message")
-        for phase, (rate, seconds) in enumerate(PHASES):
+        for phase, (rate, seconds) in enumerate(seen.phases):
             watch.through(phase, rate, seconds)
         wait_until(lambda: watch.acked() >= seen.published, 60, "all messages")
-    for path in Path(os.environ[FOLDER]).iterdir():
-        seen.begun.update(path.read_text().split())
+        # Counters of the bolts come after those of the spout.
+        time.sleep(_COUNTED_S)
+        seen.executed = int(total_of(metrics.totals(), WORK.bolt)["executed"])
     return seen
 
 
@@ -200,7 +218,7 @@ class Watch:
         place: Place,
         metrics: RedisMetrics,
         lease: Lease,
-        running: list[subprocess.Popen[bytes]],
+        running: Sequence[subprocess.Popen[bytes]],
         seen: Seen,
     ) -> None:
         self._place = place
@@ -257,9 +275,10 @@ class Watch:
         )
         looks = self._seen.looks
         if not looks or (look.wanted, look.present) != (looks[-1].wanted, looks[-1].present):
+            rate, _ = self._seen.phases[phase]
             print(
-                f"{look.at_s:4.0f} s, {PHASES[phase][0]:g} messages/s: {look.wanted} wanted, "
-                f"{look.present} present, {look.open} not processed ({look.why})",
+                f"{look.at_s:4.0f} s, {rate:g} messages/s: {look.wanted} wanted, {look.present} "
+                f"present, {look.open} not processed ({look.why})",
                 flush=True,
             )
         looks.append(look)

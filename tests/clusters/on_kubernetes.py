@@ -1,10 +1,11 @@
 """``make test-kubernetes``: installs the chart and runs word count and slow work in pods, while
-executors and pods are killed and a node is drained; scales, upgrades and uninstalls it.
+executors and pods are killed and a node is drained; scales, upgrades and uninstalls it. Then the
+driver asks for executor pods under a changing load, and gives them back.
 
 If ``KUBECONFIG`` is set, it uses the current context and namespace, and needs ``TIERCEL_AMQP`` and
 ``TIERCEL_REDIS``, which pods and this process can reach, and ``TIERCEL_IMAGE``. Otherwise it makes
-a cluster of one node on this machine, as root. An argument, ``standalone`` or ``kubernetes``,
-chooses one kind of Spark.
+a cluster of one node on this machine, as root. An argument chooses a part: ``standalone`` or
+``kubernetes``, a kind of Spark, or ``scaling``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.clusters import one_node
+from tests.clusters import changing_load, one_node
 from tests.clusters.exam import SLOW_WORK, WORD_COUNT, Exam, Place, Seen, Work
 from tests.images.engine import engine
 from tests.support.stack_image import build_image
 from tests.support.waiting import wait_until
+from tiercel import WorkQueue, declare_queue
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.server import LOOPBACK
 
@@ -42,6 +44,7 @@ PARTS = f"app.kubernetes.io/instance={RELEASE}"
 READY_WITHIN_S = 90
 # Component of the pods with executors, by Spark's mode.
 EXECUTORS = {"standalone": "spark-worker", "kubernetes": "executor"}
+SCALING = "scaling"
 _DRAINED_S = 15
 
 
@@ -74,10 +77,11 @@ class Cluster:
         """Run kubectl; return its output."""
         return self._run("kubectl", *arguments, given=given, check=check)
 
-    def install(self, work: Work, mode: str, **others: object) -> float:
+    def install(self, work: Work, mode: str, driver: Sequence[str] = (), **others: object) -> float:
         """Install the chart, or upgrade it; return the seconds until all is Running and Ready.
 
-        All values but the image, the topology, Spark's mode and ``others`` are the defaults.
+        All values but the image, the topology, options of its driver, Spark's mode and ``others``
+        are the defaults.
         """
         self._secret(
             "tiercel-addresses",
@@ -85,9 +89,12 @@ class Cluster:
             TIERCEL_REDIS=self._pods.redis_url,
         )
         repository, _, tag = self._image.rpartition(":")
-        topology: dict[str, object] = {"name": work.name, "topology": work.topology}
-        if work is SLOW_WORK:
-            topology["files"] = {"slow_work.py": (HERE / "slow_work.py").read_text()}
+        topology: dict[str, object] = {
+            "name": work.name, "topology": work.topology, "driver": {"args": driver},
+        }  # fmt: skip
+        file = HERE / f"{work.topology.partition(':')[0]}.py"
+        if file.exists():
+            topology["files"] = {file.name: file.read_text()}
         values = {
             "image": {"repository": repository, "tag": tag},
             "topologies": [topology],
@@ -189,7 +196,14 @@ def _is_ready(deployment: dict[str, Any]) -> bool:
     )
 
 
-def examined(cluster: Cluster, modes: Sequence[str]) -> int:
+def examined(cluster: Cluster, parts: Sequence[str], burst_s: float) -> int:
+    """Run these parts; print the findings."""
+    modes = [part for part in parts if part != SCALING]
+    status = killed(cluster, modes) if modes else 0
+    return scaled(cluster, burst_s) or status if SCALING in parts else status
+
+
+def killed(cluster: Cluster, modes: Sequence[str]) -> int:
     """Run both topologies through their exams, on these kinds of Spark; print the findings."""
     seen: list[Seen] = []
     faults = []
@@ -209,6 +223,22 @@ def examined(cluster: Cluster, modes: Sequence[str]) -> int:
         gone_s = cluster.uninstall()
         _say(f"{mode}: uninstalled, no pod left after {gone_s:.0f} s")
     return shown(cluster, seen, faults)
+
+
+def scaled(cluster: Cluster, burst_s: float) -> int:
+    """Have the driver ask for executor pods under a changing load; print what was seen."""
+    work = changing_load.WORK
+    declare_queue(cluster.place.amqp_url, WorkQueue(name=work.queue))
+    cluster.install(
+        work, "kubernetes", ["--executors", "1..4"],
+        spark={
+            "mode": "kubernetes", "executorMemoryMb": 512,
+            "executors": {"cores": 1, "requestCpu": "100m", "overheadMb": 512},
+        },
+    )  # fmt: skip
+    seen = changing_load.watched(cluster.place, burst_s)
+    cluster.uninstall()
+    return changing_load.shown(seen)
 
 
 def faults_of(cluster: Cluster, work: Work, mode: str) -> list[Callable[[], str]]:
@@ -247,23 +277,30 @@ def main() -> int:
     """Return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(prog="make test-kubernetes")
-    parser.add_argument("modes", nargs="*", metavar="MODE", help=" or ".join(EXECUTORS))
+    names = [*EXECUTORS, SCALING]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(names))
+    parser.add_argument(
+        "--burst", type=float, default=changing_load.BURST_S, metavar="SECONDS",
+        help="time of ten times the load in the part scaling (default: %(default)g)",
+    )  # fmt: skip
     parser.add_argument("--within", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    modes = given.modes or list(EXECUTORS)
-    if not EXECUTORS.keys() >= set(modes):
-        parser.error(f"a mode is {' or '.join(EXECUTORS)}, not {', '.join(modes)}")
+    parts = given.parts or names
+    if unknown := set(parts).difference(names):
+        parser.error(f"a part is one of {', '.join(names)}, not {', '.join(unknown)}")
     if given.within:
-        return on_own_node(modes, given.within[0], [Path(name) for name in given.within[1:]])
+        image, *archives = given.within
+        return on_own_node(parts, given.burst, image, [Path(name) for name in archives])
     if "KUBECONFIG" in os.environ:
-        return on_given_cluster(modes)
+        return on_given_cluster(parts, given.burst)
     one_node.programs()
     with tempfile.TemporaryDirectory(prefix="tiercel-images-") as folder:
-        image, archives = archived(Path(folder))
-        command = [sys.executable, "-m", "tests.clusters.on_kubernetes", *modes, "--within", image]
-        return subprocess.run(
-            one_node.within([*command, *map(str, archives)]), check=False, cwd=ROOT
-        ).returncode
+        image, archived_files = archived(Path(folder))
+        command = [
+            sys.executable, "-m", "tests.clusters.on_kubernetes", *parts,
+            "--burst", str(given.burst), "--within", image, *map(str, archived_files),
+        ]  # fmt: skip
+        return subprocess.run(one_node.within(command), check=False, cwd=ROOT).returncode
 
 
 def archived(folder: Path) -> tuple[str, list[Path]]:
@@ -284,8 +321,8 @@ def archived(folder: Path) -> tuple[str, list[Path]]:
     return f"{image}:latest", archives
 
 
-def on_own_node(modes: Sequence[str], image: str, archives: Sequence[Path]) -> int:
-    """Run the exams on a node in separate namespaces."""
+def on_own_node(parts: Sequence[str], burst_s: float, image: str, archives: Sequence[Path]) -> int:
+    """Run the parts on a node in separate namespaces."""
     with tempfile.TemporaryDirectory(prefix="tk-") as name:
         folder = Path(name)
         began = time.monotonic()
@@ -294,7 +331,7 @@ def on_own_node(modes: Sequence[str], image: str, archives: Sequence[Path]) -> i
                 _say(f"the node is Ready after {time.monotonic() - began:.0f} s")
                 with cluster_of(servers, folder, image, kubeconfig) as cluster:
                     try:
-                        return examined(cluster, modes)
+                        return examined(cluster, parts, burst_s)
                     finally:
                         events = cluster.kubectl("get", "events", check=False)
                         (folder / "events.log").write_text(events)
@@ -332,8 +369,8 @@ def cluster_of(
     yield Cluster(place, pods, image, str(kubeconfig))
 
 
-def on_given_cluster(modes: Sequence[str]) -> int:
-    """Run the exams on the cluster that the environment names."""
+def on_given_cluster(parts: Sequence[str], burst_s: float) -> int:
+    """Run the parts on the cluster that the environment names."""
     missing = [
         name
         for name in ("TIERCEL_AMQP", "TIERCEL_REDIS", "TIERCEL_IMAGE")
@@ -350,7 +387,7 @@ def on_given_cluster(modes: Sequence[str]) -> int:
             environment=dict(os.environ),
         )
         image, kubeconfig = os.environ["TIERCEL_IMAGE"], os.environ["KUBECONFIG"]
-        return examined(Cluster(place, place, image, kubeconfig), modes)
+        return examined(Cluster(place, place, image, kubeconfig), parts, burst_s)
 
 
 def _say(line: str) -> None:

@@ -129,6 +129,20 @@ _GROUPS = (
             ("tiercel_windows_late", "late", "Tuples that came after their last window closed"),
             ("tiercel_windows_refused", "refused", "Tuples without a valid timestamp"),
         ),
+        gauges=(
+            ("tiercel_windows_open", "open", "Windows that have tuples and have not closed"),
+            ("tiercel_windows_held_tuples", "held", "Tuples that wait for their windows"),
+            (
+                "tiercel_windows_watermark_timestamp_seconds",
+                "watermark_s",
+                "Watermark of the task that is furthest behind, in seconds since 1970",
+            ),
+            (
+                "tiercel_windows_watermark_lag_seconds",
+                "watermark_lag_s",
+                "Time by which this watermark is behind the clock",
+            ),
+        ),
     ),
     _Group(
         labels={"component": "name"},

@@ -361,7 +361,7 @@ class Overview:
     sinks: tuple[QueueDepth, ...] = ()
     # Components that remember tuples, or met repeated tuples or messages without an identity.
     once: tuple[OnceRow, ...] = ()
-    # Windowed bolts whose windows have closed, or failed.
+    # Windowed bolts that have a process, or have counted anything.
     windows: tuple[WindowsRow, ...] = ()
     lately: Lately = NOT_COUNTED
     # When it was read; aware, UTC.
@@ -430,7 +430,7 @@ def overview_of(name: str, readings: Readings) -> Overview:
         message_timeout_s=readings.message_timeout_s,
         errors=tuple(each_once(readings.errors, tasks.keys())),
         once=once_rows(readings),
-        windows=windows_rows(readings, bolts),
+        windows=windows_rows(readings, bolts, all_tasks),
         faults=tuple(grouped(readings.errors, tasks.keys(), readings.known_errors)),
         flow=flow_of(readings),
         spout_tasks=workers,

@@ -11,10 +11,11 @@ from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 
 from tiercel.acker.inbox.chunk import is_line, line_of, task_of
-from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of
 from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.spark_jobs.kinds.windows.rows import moment
 from tiercel.spark_jobs.running.counting import (
     RETRY_LATER,
     WINDOWS_CLOSED,
@@ -37,6 +38,8 @@ _HOT = 0.8
 _ENGAGED = 0.5
 _NO_INBOX = InboxFigures(tuples=0, bytes=0, adopted=False, oldest_s=0.0, attempts=0, seen_s=None)
 DRIVER = "the driver"
+# Nearly 2,000 years around 1970: datetimes have these times in each time zone.
+_FAR_US = 62 * 10**15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +119,8 @@ class TaskRow:
     doing_s: float | None = None
     # Failed tuples in its inbox that wait for their next attempt.
     retrying: int = 0
+    # Open windows; None: its bolt has no windows, or the task no process.
+    windows: OpenWindows | None = None
     # Where its process runs; None: there is no process, or its place is unknown.
     place: Whereabouts | None = None
 
@@ -240,6 +245,7 @@ def _task(component: str, task: int, readings: Readings) -> TaskRow:
         seen_s=inbox.seen_s,
         doing_s=inbox.doing_s if attended(inbox) else None,
         retrying=inbox.retrying if attended(inbox) else 0,
+        windows=inbox.windows if attended(inbox) else None,
         place=unpacked(inbox.place) if attended(inbox) else None,
     )
 
@@ -378,9 +384,16 @@ def _runs(tasks: dict[str, list[int]]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WindowsRow:
-    """The figures of a windowed bolt in a window of time."""
+    """The figures of a windowed bolt in a window of time; its open windows are current."""
 
     name: str
+    # Of the tasks that have a process; None: none has.
+    open: int | None
+    held: int | None
+    # Of the task that is furthest behind; None: no task has one, as in processing time.
+    watermark: datetime | None
+    # Time since the watermark, which is below 0 if timestamps are ahead of the clock.
+    watermark_lag_s: float | None
     closed: int
     # Calls for a window that raised.
     failed: int
@@ -391,21 +404,36 @@ class WindowsRow:
     # Age of the oldest tuple in the inbox.
     oldest_s: float
 
+    @property
+    def watermark_s(self) -> float | None:
+        """The watermark in seconds since 1970."""
+        return None if self.watermark is None else self.watermark.timestamp()
 
-def windows_rows(readings: Readings, bolts: Sequence[BoltRow]) -> tuple[WindowsRow, ...]:
+
+def windows_rows(
+    readings: Readings, bolts: Sequence[BoltRow], tasks: Sequence[TaskRow]
+) -> tuple[WindowsRow, ...]:
     """Return the rows of the windowed bolts that have anything to show."""
     rows = []
     for bolt in bolts:
         total = total_of(readings.counted.counts, bolt.name)
+        told = [each.windows for each in tasks if each.component == bolt.name and each.windows]
+        marks = [each.watermark_us for each in told if each.watermark_us is not None]
+        watermark = moment(min(max(min(marks), -_FAR_US), _FAR_US)) if marks else None
+        lag_s = None if watermark is None else (readings.at - watermark).total_seconds()
         row = WindowsRow(
             name=bolt.name,
+            open=sum(each.number for each in told) if told else None,
+            held=sum(each.tuples for each in told) if told else None,
+            watermark=watermark,
+            watermark_lag_s=lag_s,
             closed=total[WINDOWS_CLOSED],
             failed=total[WINDOWS_FAILED],
             late=total[WINDOWS_LATE],
             refused=total[WINDOWS_REFUSED],
             oldest_s=bolt.oldest_s,
         )
-        if row.closed or row.failed or row.late or row.refused:
+        if told or row.closed or row.failed or row.late or row.refused:
             rows.append(row)
     return tuple(rows)
 

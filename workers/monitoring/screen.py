@@ -74,6 +74,7 @@ _LESS = {
         *("steps/s", "in steps of", "retrying"),
     ),
     tables.ACKER.title: ("updates", "memory", "late"),
+    tables.WINDOWS.title: ("failed calls", "bad timestamps", "held", "watermark"),
     tables.ONCE.title: ("maybe too old", "no identity"),
     tables.QUEUES.title: ("delayed", "out/s", "in/s", "use"),
     tables.OWN.title: ("feed entries", "oldest waiting", "in back-off"),

@@ -44,6 +44,11 @@ def count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 
 
+def _known(number: int | None) -> str:
+    """Format as ``1,234``; empty for None."""
+    return "" if number is None else count(number)
+
+
 def per_second(rate: float | None) -> str:
     """Format with one decimal below ten, none above; a question mark for None."""
     if rate is None:
@@ -363,6 +368,17 @@ WINDOWS = TableKind[WindowsRow](
     "Windows",
     (
         Column("bolt", lambda row: row.name, Kind.NAME),
+        Column("open", lambda row: _known(row.open)),
+        Column("held", lambda row: _known(row.held)),
+        Column(
+            "watermark",
+            lambda row: "" if row.watermark is None else when(row.watermark),
+            Kind.MOMENT,
+        ),
+        Column(
+            "watermark lag",
+            lambda row: "" if row.watermark_lag_s is None else seconds(row.watermark_lag_s),
+        ),
         Column("closed", lambda row: count(row.closed)),
         Column("failed calls", lambda row: count(row.failed)),
         Column("late", lambda row: count(row.late)),

@@ -19,7 +19,15 @@ import numpy as np
 
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.chunk import Appended, Chunk, Lineage, Parcel, decode, encode
-from tiercel.acker.inbox.contract import Entry, Heard, Inbox, Inboxes, InboxFigures, Sender
+from tiercel.acker.inbox.contract import (
+    Entry,
+    Heard,
+    Holdings,
+    Inbox,
+    Inboxes,
+    InboxFigures,
+    Sender,
+)
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import KnownError, Metrics
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
@@ -379,9 +387,9 @@ class CopyingInboxes:
         attempts: Mapping[int, int],
         doing_s: Mapping[int, float],
         place: str,
-        retrying: Mapping[int, int] | None = None,
+        held: Mapping[int, Holdings] | None = None,
     ) -> Heard:
-        return self._inboxes.beat(run, attempts, doing_s, place, retrying)
+        return self._inboxes.beat(run, attempts, doing_s, place, held)
 
     def close(self) -> None:
         self._inboxes.close()

@@ -27,7 +27,8 @@ for _, kind in ipairs({'kept', 'sealed'}) do
 end
 redis.call('HDEL', KEYS[6], 'kept', 'sealed')
 redis.call('DEL', KEYS[3], KEYS[4])
-redis.call('HDEL', KEYS[1], 'taken', 'seen', 'since', 'place', 'retrying', 'leaving')
+redis.call('HDEL', KEYS[1],
+  'taken', 'seen', 'since', 'place', 'retrying', 'windows', 'leaving')
 redis.call('HSET', KEYS[1], 'run', ARGV[1], 'drawn', drawn or 0, 'before', drawn or 0,
   'attempt', attempt or 0, 'step', 0, 'ticks', 0)
 -- Wake a waiting attempt of the earlier run, so that it ends.

@@ -6,11 +6,12 @@
 -- Reply  run or false, tuples, bytes, attempts drawn in this run; then in milliseconds the time
 --        since the last heartbeat, since the oldest entry was appended, and since the current call
 --        began, each or false; the place where the process runs, as it reported, or false; the
---        number of tuples that wait for a retry
+--        number of tuples that wait for a retry; its open windows, as it reported, or false
 
-local run, tuples, size, drawn, before, seen, since, place, retrying =
+local run, tuples, size, drawn, before, seen, since, place, retrying, windows =
   unpack(redis.call('HMGET', KEYS[1],
-    'run', 'tuples', 'bytes', 'drawn', 'before', 'seen', 'since', 'place', 'retrying'))
+    'run', 'tuples', 'bytes', 'drawn', 'before', 'seen', 'since', 'place', 'retrying',
+    'windows'))
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local first = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
@@ -24,4 +25,5 @@ return {
   since and math.max(0, now - since),
   place,
   tonumber(retrying or 0),
+  windows,
 }

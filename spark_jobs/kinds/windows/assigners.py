@@ -15,7 +15,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from tiercel.spark_jobs.bolts.windowed_bolt import MOST_WINDOWS, Session, Sliding
-from tiercel.spark_jobs.kinds.windows.rows import FOREVER, NEVER, HeldRows, Longs, Mask, micros
+from tiercel.spark_jobs.kinds.windows.rows import (
+    FOREVER,
+    NEVER,
+    HeldRows,
+    Longs,
+    Mask,
+    micros,
+    numbers_in,
+)
 
 # A window in this attempt and the next: its end or number, and the digest of its key.
 WindowId = tuple[int, int]
@@ -96,6 +104,9 @@ class Assigner(Protocol):
 
     def removed(self, rows: HeldRows, gone: Longs) -> None:
         """Note that rows are about to be removed that leave without their windows."""
+
+    def open_windows(self, rows: HeldRows) -> int:
+        """Return the number of windows that have held rows and have not closed."""
 
     def renumber(self, keys: Mapping[int, int]) -> None:
         """Note that keys have new numbers; keys without one have no rows."""
@@ -258,6 +269,14 @@ class TimeWindows:
     def removed(self, rows: HeldRows, gone: Longs) -> None:
         rows["next"][gone] = FOREVER
 
+    def open_windows(self, rows: HeldRows) -> int:
+        held = np.flatnonzero(rows.good)
+        ends, lasts = rows["next"][held], self.last_end(rows["time"][held])
+        # Others have closed, and only stay to be told as expired.
+        held, ends, lasts = (column[ends <= lasts] for column in (held, ends, lasts))
+        number = numbers_in(rows["key"][held], ends // self.slide, lasts // self.slide)
+        return number + len(self._open)
+
     def renumber(self, keys: Mapping[int, int]) -> None:
         """Do nothing: it knows digests."""
 
@@ -310,22 +329,41 @@ class SessionWindows:
 
     def sessions(self, rows: HeldRows) -> list[Closing]:
         """Return all sessions of the held rows."""
+        held, begins, ends = self._without_pause(rows)
+        times, keys = rows["time"][held], rows["key"][held]
+        found: list[Closing] = []
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            for first, most in self._cut(times[begin:end]):
+                some = slice(begin + first, begin + most)
+                found.append(self._session(held[some], times[some], int(keys[begin])))
+        return found
+
+    def _without_pause(self, rows: HeldRows) -> tuple[Longs, Longs, Longs]:
+        """Return the held rows by key and time, and where each part without a pause begins and
+        ends.
+        """
         held = np.flatnonzero(rows.good)
-        order = np.lexsort((rows["time"][held], rows["key"][held]))
-        held = held[order]
+        held = held[np.lexsort((rows["time"][held], rows["key"][held]))]
         times, keys = rows["time"][held], rows["key"][held]
         begins = np.flatnonzero(
             (np.diff(keys, prepend=-1) != 0) | (np.diff(times, prepend=NEVER) >= self.gap)
         )
-        ends = [*begins[1:].tolist(), len(held)] if held.size else []
-        found: list[Closing] = []
-        for begin, end in zip(begins.tolist(), ends, strict=True):
-            at = begin
-            while at < end:
-                most = at + int(np.searchsorted(times[at:end], times[at] + self.longest))
-                found.append(self._session(held[at:most], times[at:most], int(keys[at])))
-                at = most
-        return found
+        return held, begins, np.append(begins[1:], len(held))[: len(begins)]
+
+    def _cut(self, times: Longs) -> Iterator[tuple[int, int]]:
+        """Yield the beginning and end of each session among times without a pause."""
+        at = 0
+        while at < len(times):
+            most = int(np.searchsorted(times, times[at] + self.longest))
+            yield at, most
+            at = most
+
+    def open_windows(self, rows: HeldRows) -> int:
+        held, begins, ends = self._without_pause(rows)
+        times = rows["time"][held]
+        long = np.flatnonzero(times[ends - 1] - times[begins] >= self.longest).tolist()
+        cut = sum(len(list(self._cut(times[begins[at] : ends[at]]))) - 1 for at in long)
+        return len(begins) + cut
 
     def _session(self, held: Longs, times: Longs, key: int) -> Closing:
         start = int(times[0])
@@ -520,6 +558,12 @@ class CountWindows:
                 last = int(closings[-1].rows[-1])
                 place = tuple(int(rows[name][last]) for name in self._order)
                 self._counted[self._digests[key]] = _Counted(closings[-1].id[0] + 1, place)
+
+    def open_windows(self, rows: HeldRows) -> int:
+        # A row is in the windows that end at multiples of the slide up to ``length`` behind it.
+        more = self.length - 1
+        keys = np.flatnonzero(np.bincount(rows["key"][rows.good])).tolist()
+        return sum([(self._fresh.get(key, 0) + more) // self.slide for key in keys])
 
     def renumber(self, keys: Mapping[int, int]) -> None:
         self._fresh = {keys[old]: count for old, count in self._fresh.items() if old in keys}

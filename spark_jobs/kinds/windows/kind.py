@@ -7,12 +7,13 @@ spouts which tuples it holds.
 from __future__ import annotations
 
 import logging
+import time
 
 import numpy as np
 
-from tiercel.acker.inbox.contract import Claims
+from tiercel.acker.inbox.contract import Claims, OpenWindows
 from tiercel.spark_jobs.kinds.windows.backlog import MOST_TAKEN, roots_in
-from tiercel.spark_jobs.kinds.windows.rows import moment
+from tiercel.spark_jobs.kinds.windows.rows import NEVER, moment
 from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 
 _SAY_FULL_S = 60.0
 _CLAIMS = Claims(1, 999)
+# Open windows are counted once per second, which takes one part in ``_SHARE`` of the time at most.
+_COUNT_S = 1.0
+_SHARE = 100
 
 
 class Windows:
@@ -31,6 +35,10 @@ class Windows:
     at_work = False
     _say_full_at = float("-inf")
     _said_ancient = False
+    # Time before which open windows are not counted, and the changes that the last count has seen.
+    _count_at = float("-inf")
+    _counted = -1
+    _open = 0
 
     def __init__(self, attempt: Attempt, snapshot: bytes | None, order: TaskWindows) -> None:
         self._attempt = attempt
@@ -51,11 +59,14 @@ class Windows:
     def takes(self, wait_s: float) -> StepInput | None:
         attempt, order = self._attempt, self._order
         self._tell()
+        self._count()
         found = self._step()
         if found is not None:
             return found
-        if (next_at := order.next_at) is not None:
-            wait_s = min(wait_s, max(0.0, next_at - attempt.around.loop.time()))
+        moments = [] if (next_at := order.next_at) is None else [next_at]
+        moments += [self._count_at] if self._counted != order.changes else []
+        if moments:
+            wait_s = min(wait_s, max(0.0, min(moments) - attempt.around.loop.time()))
         room = min(order.room, MOST_TAKEN)
         if room > 0:
             order.polls.poll(lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s)
@@ -66,6 +77,25 @@ class Windows:
             attempt.finish()
             attempt.stop.wait(wait_s)
         return self._step()
+
+    def _count(self) -> None:
+        """Note the open windows and the watermark, which the heartbeat of the process reports."""
+        attempt, order = self._attempt, self._order
+        now = attempt.around.loop.time()
+        if now < self._count_at:
+            return
+        began = time.perf_counter()
+        if self._counted != order.changes:
+            self._counted = order.changes
+            self._open = order.windows.open_windows(order.rows)
+        # In processing time there is none, nor before the first tuple.
+        at = order.watermark.at if order.bolt.timestamp_field else NEVER
+        attempt.windows = OpenWindows(
+            number=self._open,
+            tuples=order.rows.count,
+            watermark_us=at if at > NEVER else None,
+        )
+        self._count_at = now + max(_COUNT_S, _SHARE * (time.perf_counter() - began))
 
     def _say_full(self) -> None:
         """Log that the task takes no more tuples."""

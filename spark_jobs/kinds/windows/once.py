@@ -169,6 +169,7 @@ class OnceWindows(TaskWindows):
         repeated the emissions of closed windows.
         """
         fresh, self._fresh = self._fresh, []
+        self.changes += len(fresh)
         names = [name for one in fresh if one.is_new for name in self._asks(one)]
         marks = self.recall(list(dict.fromkeys(names))) if names else {}
         if not self._by_bounds and marks:

@@ -42,6 +42,8 @@ _LEAST_MS = 10**11
 _FEW_KEYS = 10_000
 # Encoding fewer keys takes longer than looking each up.
 _FEW_ROWS = 64
+# Spans of numbers that are counted are this wide at most, so that each key has its own range.
+_WIDEST = 2**40
 
 
 def micros(duration: timedelta) -> int:
@@ -232,6 +234,22 @@ class Watermark:
             ],
             default=FOREVER,
         )
+
+
+def numbers_in(keys: Longs, firsts: Longs, lasts: Longs) -> int:
+    """Return how many numbers the spans ``firsts`` to ``lasts`` contain, counted once per key."""
+    if not keys.size:
+        return 0
+    # Spans this far behind the last one would overflow: they count as one number.
+    least = int(lasts.max()) - _WIDEST
+    firsts, lasts = np.maximum(firsts, least), np.maximum(lasts, least)
+    begin = int(firsts.min())
+    offsets = keys * (int(lasts.max()) - begin + 2) - begin
+    order = np.argsort(offsets + firsts)
+    begins, ends = (offsets + firsts)[order], (offsets + lasts)[order]
+    reached = np.maximum.accumulate(ends)
+    before = np.concatenate(([NEVER], reached[:-1]))
+    return int(np.maximum(0, ends - np.maximum(begins - 1, before)).sum())
 
 
 class HeldRows:

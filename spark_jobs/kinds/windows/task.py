@@ -93,6 +93,8 @@ class TaskWindows:
 
     holds = True
     retry = None
+    # Number of times that rows came or left.
+    changes = 0
     # The step that was planned last.
     run: StepPlan | None = None
     # Position of the last entry that is taken; up to ``_judged`` an earlier attempt judged rows.
@@ -111,7 +113,6 @@ class TaskWindows:
     _others = 0
     # The watermark, rows and failed windows at the last look that found nothing to close.
     _looked: tuple[int, int, int] | None = None
-    _changes = 0
     # Time before which it does not look again.
     _look_at = float("-inf")
     # Time before which no step begins, after this number of steps in turn was aborted.
@@ -223,7 +224,7 @@ class TaskWindows:
             self.windows.close(self.rows, run.plan, run.failed)
             closed = [one.id for one in run.plan.closings if one.id not in run.failed]
             self._tries.note(closed, run.errors)
-        self._changes += 1
+        self.changes += 1
         self.freed = self._room
         self._room = (0, 0)
         kept = self._dump()
@@ -271,7 +272,7 @@ class TaskWindows:
         if is_new:
             self._room_since = self._room_since if self._room[0] else self._clock()
             self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
-        self._changes += 1
+        self.changes += 1
         self.telling.add(roots_in(chunk.lineage, rows))
 
     def _admit(
@@ -416,7 +417,7 @@ class TaskWindows:
 
     def _due(self, watermark: int) -> Plan | None:
         waiting = self._tries.waiting
-        look = watermark, self._changes, len(waiting)
+        look = watermark, self.changes, len(waiting)
         if look == self._looked or self._clock() < self._look_at:
             return None
         if self.windows.next_end(self.rows) <= watermark:

@@ -27,7 +27,14 @@ from tests.support.inboxes import (
     take,
 )
 from tiercel.acker.inbox.chunk import LARGEST, Appended, Parcel
-from tiercel.acker.inbox.contract import Bounds, Covered, Sender, StaleAttemptError
+from tiercel.acker.inbox.contract import (
+    Bounds,
+    Covered,
+    Holdings,
+    OpenWindows,
+    Sender,
+    StaleAttemptError,
+)
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.scripts import RedisServers
@@ -697,14 +704,40 @@ def test_a_beat_says_where_the_process_runs_until_another_run_begins(inboxes):
 def test_a_beat_says_how_many_tuples_wait_for_a_retry_until_it_says_of_none(inboxes):
     opened(inboxes)
     assert inboxes.figures([ONE])[ONE].retrying == 0
-    inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "", {ONE: 12})
+    inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "", {ONE: Holdings(retrying=12)})
     found = inboxes.figures([ONE, TWO])
     assert (found[ONE].retrying, found[TWO].retrying) == (12, 0)
     inboxes.beat(RUN, {ONE: 1}, {}, "")
     assert inboxes.figures([ONE])[ONE].retrying == 0
-    inboxes.beat(RUN, {ONE: 1}, {}, "", {ONE: 3})
+    inboxes.beat(RUN, {ONE: 1}, {}, "", {ONE: Holdings(retrying=3)})
     inboxes.adopt("a later run", [ONE, TWO])
     assert inboxes.figures([ONE])[ONE].retrying == 0, "it was another run's"
+
+
+def test_a_beat_says_which_windows_are_open_until_it_says_of_none(inboxes):
+    def told():
+        found = inboxes.figures([ONE, TWO])
+        return found[ONE].windows, found[TWO].windows
+
+    opened(inboxes)
+    assert told() == (None, None)
+    none_yet = OpenWindows(number=0, tuples=0)
+    for windows in (
+        none_yet,
+        OpenWindows(number=12, tuples=70, watermark_us=1_790_000_000_123_456),
+        OpenWindows(number=9, tuples=200_000, watermark_us=-(2**61)),
+        OpenWindows(number=1, tuples=1, watermark_us=0),
+    ):
+        inboxes.beat(RUN, {ONE: 1, TWO: 0}, {}, "", {ONE: Holdings(windows=windows)})
+        assert told() == (windows, None)
+    opened(inboxes)
+    inboxes.beat(RUN, {ONE: 1}, {}, "", {ONE: Holdings(windows=none_yet)})
+    assert told() == (windows, None), "an older attempt says nothing of it"
+    inboxes.beat(RUN, {ONE: 2}, {}, "")
+    assert told() == (None, None)
+    inboxes.beat(RUN, {ONE: 2}, {}, "", {ONE: Holdings(windows=windows)})
+    inboxes.adopt("a later run", [ONE, TWO])
+    assert told() == (None, None), "they were another run's"
 
 
 # -- waiting ---------------------------------------------------------------------------------------

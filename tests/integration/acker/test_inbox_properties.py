@@ -22,7 +22,16 @@ from hypothesis.stateful import (
 
 from tests.support.inboxes import FOUR, ONE, TWO, parcel, take
 from tiercel.acker.inbox.chunk import line_of
-from tiercel.acker.inbox.contract import Bounds, Covered, Entry, Rest, Sender, StaleAttemptError
+from tiercel.acker.inbox.contract import (
+    Bounds,
+    Covered,
+    Entry,
+    Holdings,
+    OpenWindows,
+    Rest,
+    Sender,
+    StaleAttemptError,
+)
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.scripts import RedisServers
@@ -35,6 +44,13 @@ TASKS = [ONE, TWO, *SHARING]
 TARGETS = [*TASKS, LINE]
 A_TASK = st.sampled_from(TASKS)
 A_TARGET = st.sampled_from(TARGETS)
+WINDOWS = st.builds(
+    OpenWindows,
+    number=st.integers(0, 10**6),
+    tuples=st.integers(0, 10**6),
+    watermark_us=st.none() | st.integers(-(2**62), 2**62),
+)
+HELD = st.builds(Holdings, retrying=st.integers(0, 9), windows=st.none() | WINDOWS)
 
 
 @dataclass
@@ -269,9 +285,15 @@ class Twins(RuleBasedStateMachine):
             for _ in range(2):
                 self.redis.discard(run, task, lists[1])
 
-    @rule(attempts=st.dictionaries(A_TASK, st.integers(0, 6)), old=st.booleans())
-    def beat(self, attempts, old):
-        self.both(lambda inboxes: inboxes.beat(self.runs[0 if old else -1], attempts, {}, ""))
+    @rule(
+        attempts=st.dictionaries(A_TASK, st.integers(0, 6)),
+        old=st.booleans(),
+        held=st.none() | HELD,
+    )
+    def beat(self, attempts, old, held):
+        told = None if held is None else dict.fromkeys(attempts, held)
+        run = self.runs[0 if old else -1]
+        self.both(lambda inboxes: inboxes.beat(run, attempts, {}, "", told))
 
     @invariant()
     def figures_agree(self):

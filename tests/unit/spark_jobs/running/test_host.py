@@ -17,7 +17,16 @@ import pytest
 from tests.support.inbox_cluster import RUN, InboxCluster
 from tests.support.pump import Source
 from tests.support.waiting import wait_until
-from tiercel import AsyncBolt, BasicBolt, Config, RedisUnavailableError, TopologyBuilder
+from tiercel import (
+    AsyncBolt,
+    BasicBolt,
+    Config,
+    RedisUnavailableError,
+    TopologyBuilder,
+    WindowedBolt,
+    tumbling,
+)
+from tiercel.acker.inbox.contract import OpenWindows
 from tiercel.acker.ledger import Failure
 from tiercel.acker.metrics.contract import total_of
 from tiercel.spark_jobs.process import host as hosts
@@ -311,6 +320,35 @@ def test_each_beat_says_for_how_long_a_task_has_been_in_one_call(cluster: InboxC
     assert len(ages()) == 1, "its neighbour is in no call"
     Sleeps.free.set()
     wait_until(lambda: not ages(), 10)
+    assert process.end() is None
+
+
+class Days(WindowedBolt):
+    window = tumbling(timedelta(days=1))
+    output_fields = "word string"
+
+    def execute(self, window, collector):
+        """No window closes in these tests."""
+
+
+@pytest.mark.usefixtures("cluster")
+def test_each_beat_says_which_windows_are_open_in_tasks_of_windowed_bolts_only() -> None:
+    builder = TopologyBuilder("hosted")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Sleeps()).shuffle_grouping("spout")
+    builder.set_bolt("days", Days()).fields_grouping("spout", "word")
+    topology = builder.build()
+    cluster = InboxCluster(topology)
+    [plain], [windowed] = topology.task_ids("bolt"), topology.task_ids("days")
+    process = Process(cluster)
+    cluster.emit([["a"], ["b"], ["a"]])
+
+    def told() -> OpenWindows | None:
+        found = cluster.inboxes.figures([plain, windowed])
+        assert found[plain].windows is None
+        return found[windowed].windows
+
+    wait_until(lambda: told() == OpenWindows(number=2, tuples=3), 10)
     assert process.end() is None
 
 

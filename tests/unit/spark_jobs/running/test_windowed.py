@@ -27,7 +27,9 @@ from tiercel import (
     WindowedBolt,
     tumbling,
 )
+from tiercel.acker.inbox.contract import OpenWindows
 from tiercel.acker.metrics.contract import total_of
+from tiercel.spark_jobs.kinds.windows.assigners import TimeWindows
 from tiercel.spark_jobs.kinds.windows.rows import AHEAD, GOOD, NULL, Timestamps
 from tiercel.spark_jobs.topology.windowing import Windowing
 from tiercel.workers.testing.engine import SimulatedClock
@@ -350,6 +352,77 @@ def test_held_tuples_do_not_look_as_if_they_waited():
     pump.run()
     assert pump.inboxes.figures([task])[task].tuples == 0
     assert pump.attempts[task].backlog.tuples == 1
+
+
+def open_at(pump):
+    """Let a second pass, and return the open windows of the task as it reports them."""
+    later(pump, 1)
+    pump.work_at("windows")
+    [task] = pump.topology.task_ids("windows")
+    return pump.attempts[task].windows
+
+
+def test_a_task_reports_its_open_windows_its_watermark_and_how_many_tuples_it_holds():
+    pump = pump_of(Sums())
+    assert open_at(pump) == OpenWindows(number=0, tuples=0)
+    fed(pump, (1, 5), (2, 15))
+    pump.work_at("windows")
+    # The window that ends at 10 has closed; those that end at 20 and 30 are open.
+    assert open_at(pump) == OpenWindows(number=2, tuples=2, watermark_us=15_000)
+    pump.feed([3, "another", 15])
+    pump.work_at("windows")
+    assert open_at(pump) == OpenWindows(number=4, tuples=3, watermark_us=15_000)
+    pump.take_over(*pump.topology.task_ids("windows"))
+    pump.work_at("windows")
+    assert open_at(pump) == OpenWindows(number=4, tuples=3, watermark_us=15_000)
+    # Without other tuples, its source becomes idle.
+    later(pump, 120)
+    pump.work_at("windows")
+    assert open_at(pump).number == 0
+
+
+def test_a_task_without_event_time_reports_no_watermark():
+    pump = pump_of(Counts())
+    fed(pump, (1, 0), (2, 0))
+    pump.work_at("windows")
+    assert open_at(pump) == OpenWindows(number=1, tuples=2)
+    fed(pump, (3, 0))
+    pump.work_at("windows")
+    assert open_at(pump) == OpenWindows(number=0, tuples=0)
+
+
+def test_open_windows_are_counted_once_per_second_and_only_if_any_have_changed(monkeypatch):
+    counted = []
+    monkeypatch.setattr(
+        TimeWindows, "open_windows", lambda _, rows: counted.append(rows.count) or len(counted)
+    )
+    pump = pump_of(Totals())
+    [task] = pump.topology.task_ids("windows")
+    later(pump, 1)
+    for n in range(100):
+        fed(pump, (n, n))
+        pump.work_at("windows")
+    assert len(counted) == 1
+    assert open_at(pump) == OpenWindows(number=2, tuples=10, watermark_us=99_000)
+    # A step frees the room of tuples that were taken; after it nothing changes.
+    open_at(pump)
+    known = len(counted)
+    waits = []
+    fetch = pump.attempts[task].fetch
+    pump.attempts[task].fetch = lambda room, wait_s, claims: (
+        waits.append(wait_s) or fetch(room, 0.0, claims)
+    )
+    for _ in range(5):
+        later(pump, 1)
+        pump.attempts[task].turn(5.0)
+    assert len(counted) == known
+    fed(pump, (100, 101))
+    pump.send()
+    pump.attempts[task].turn(5.0)
+    pump.attempts[task].turn(5.0)
+    later(pump, 0.5)
+    pump.attempts[task].turn(5.0)
+    assert waits[-1] == pytest.approx(0.5, abs=0.2), "until it may count again"
 
 
 class Counts(Sums):

@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiercel import ConfigValueError, Session, Sliding, tumbling
-from tiercel.spark_jobs.kinds.windows.assigners import Limits, assigner_of
-from tiercel.spark_jobs.kinds.windows.rows import FOREVER, GOOD, NEVER, HeldRows, Watermark
+from tiercel.spark_jobs.kinds.windows.assigners import CountWindows, Limits, assigner_of
+from tiercel.spark_jobs.kinds.windows.rows import (
+    FOREVER,
+    GOOD,
+    NEVER,
+    HeldRows,
+    Watermark,
+    numbers_in,
+)
 
 KEYS = 3
 DIGESTS = [key * 7 + 100 for key in range(KEYS)]
@@ -38,6 +45,8 @@ class Task:
         self.numbers = defaultdict(list)
         self.late = []
         self.left = set()
+        # Number of open windows after each batch.
+        self.open = []
         self.attempts = defaultdict(int)
 
     def add(self, tuples, *, judge=True):
@@ -128,10 +137,21 @@ def run(task, batches, limits, deaths=frozenset(), failing=frozenset()):
     for number, batch in enumerate(batches):
         task.add(batch)
         task.close_all(limits, lambda _: next(tries) in failing)
+        task.open.append(task.windows.open_windows(task.rows))
         if number in deaths:
             task.dies()
+            assert task.windows.open_windows(task.rows) == task.open[-1]
     task.ends()
+    assert type(task.windows) is CountWindows or task.windows.open_windows(task.rows) == 0
     return task
+
+
+def so_far(batches, lag, number):
+    """Return the tuples of the batches up to this one, each with the watermark before it; and the
+    watermark after them.
+    """
+    known = list(in_time(batches[: number + 1], lag))
+    return known, max(time for *_, time, _ in known) - lag
 
 
 def stream(draw, lag):
@@ -184,6 +204,12 @@ def test_windows_in_time_have_what_the_model_has(data, lag, one, other, limits, 
         for end in ends:
             if end > at and ends[-1] > at:
                 windows[key, end].append((time, id_))
+    for number, open_ in enumerate(task.open):
+        known, watermark = so_far(batches, lag, number)
+        ids = {id_ for id_, *_ in known}
+        assert open_ == sum(
+            end > watermark and any(id_ in ids for _, id_ in of) for (_, end), of in windows.items()
+        )
     assert sorted(task.late) == late
     found = {(key, end): ids for key, of in task.fired.items() for _, end, ids, *_ in of}
     assert found == {which: [id_ for _, id_ in sorted(of)] for which, of in windows.items()}
@@ -199,6 +225,21 @@ def test_windows_in_time_have_what_the_model_has(data, lag, one, other, limits, 
             assert gone <= set(expired) if expires else not expired
 
 
+def sessions_of(batches, gap, longest):
+    """Return the sessions of each key: beginning, end and ids."""
+    found = defaultdict(list)
+    for key in range(KEYS):
+        tuples = sorted((time, id_) for [(id_, own, time)] in batches if own == key)
+        session = []
+        for time, id_ in [*tuples, (FOREVER, None)]:
+            if session and (time - session[-1][0] >= gap or time - session[0][0] >= longest):
+                end = min(session[-1][0] + gap, session[0][0] + longest)
+                found[key].append((session[0][0], end, [id_ for _, id_ in session]))
+                session = []
+            session.append((time, id_))
+    return found
+
+
 @SETTINGS
 @given(st.data(), st.integers(0, 6), st.integers(1, 9), st.integers(1, 30), LIMITS, DEATHS, FAILING)
 def test_sessions_have_what_the_model_has(data, lag, gap, more, limits, deaths, failing):
@@ -208,27 +249,24 @@ def test_sessions_have_what_the_model_has(data, lag, gap, more, limits, deaths, 
     longest = gap + more
     task = Task(Session(gap * US, longest * US), lag)
     run(task, batches, limits, deaths, failing)
-    expected = defaultdict(list)
-    for key in range(KEYS):
-        tuples = sorted((time, id_) for [(id_, own, time)] in batches if own == key)
-        session = []
-        for time, id_ in [*tuples, (FOREVER, None)]:
-            if session and (time - session[-1][0] >= gap or time - session[0][0] >= longest):
-                expected[key].append(
-                    (
-                        session[0][0],
-                        min(session[-1][0] + gap, session[0][0] + longest),
-                        [id_ for _, id_ in session],
-                    )
-                )
-                session = []
-            session.append((time, id_))
+    expected = sessions_of(batches, gap, longest)
+    for number, open_ in enumerate(task.open):
+        known = sessions_of(batches[: number + 1], gap, longest)
+        _, watermark = so_far(batches, lag, number)
+        assert open_ == sum(end > watermark for of in known.values() for _, end, _ in of)
     assert task.late == []
     # A session that failed may close after the next one.
     assert {key: sorted(one[:3] for one in of) for key, of in task.fired.items()} == {
         key: of for key, of in expected.items() if of
     }
     assert len(task.left) == len(batches)
+
+
+def test_windows_of_timestamps_that_are_far_apart_are_counted_too():
+    keys = np.array([0, 10**6, 0, 7, 0])
+    firsts, lasts = np.array([5, 5, -(2**61), 6, 6]), np.array([6, 5, -(2**61), 8, 7])
+    assert numbers_in(keys, firsts, lasts) == 3 + 1 + 1 + 3
+    assert numbers_in(keys[:0], firsts[:0], firsts[:0]) == 0
 
 
 def test_a_session_takes_a_late_tuple_only_while_it_is_open():
@@ -272,6 +310,20 @@ def test_windows_of_tuples_have_what_the_model_has(data, lag, one, other, limits
             left |= set(ids[: max(0, end - (length if expires else length - slide))])
         assert [one[2:] for one in task.fired[key]] == expected
     assert task.left == left
+    for number, open_ in enumerate(task.open):
+        known, watermark = so_far(batches, lag, number)
+        assert open_ == sum(
+            open_in([time for id_, own, time, _ in known if own == key and id_ not in late],
+                    watermark if by_time else FOREVER, length, slide)
+            for key in range(KEYS)
+        )  # fmt: skip
+
+
+def open_in(times, watermark, length, slide):
+    """Return the number of windows of one key's tuples that have a tuple and have not closed."""
+    closed = sum(time < watermark for time in times) // slide
+    some = [range(max(0, end - length), end) for end in range(slide, len(times) + length, slide)]
+    return sum(any(place < len(times) for place in window) for window in some[closed:])
 
 
 def test_a_source_that_is_idle_does_not_hold_the_watermark_back():

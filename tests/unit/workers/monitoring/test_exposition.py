@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from tiercel import QueueDepth
-from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted
 from tiercel.workers.control.contract import State
@@ -120,6 +121,42 @@ def test_each_bolt_task_has_figures_of_its_own():
     assert (missing["tiercel_task_attended"], missing["tiercel_inbox_tuples"]) == (0, 0)
     assert "tiercel_task_seen_seconds" not in missing, "no process was ever seen"
     assert "tiercel_task_call_seconds" not in missing
+
+
+def of_windows(found: dict[str, float]) -> dict[str, float]:
+    labels = '{component="split",topology="t"}'
+    return {
+        name.removesuffix(labels): value
+        for name, value in found.items()
+        if name.startswith("tiercel_windows_") and name.endswith(labels)
+    }
+
+
+def test_a_windowed_bolt_has_gauges_while_its_tasks_have_processes():
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    counters = {
+        f"tiercel_windows_{each}_total": 0.0 for each in ("closed", "failed", "late", "refused")
+    }
+    windows = OpenWindows(
+        number=12, tuples=345, watermark_us=round(1e6 * at.timestamp()) - 2_500_000
+    )
+    inbox = InboxFigures(
+        tuples=0, bytes=0, adopted=True, oldest_s=1.5, attempts=1, seen_s=0.5, windows=windows
+    )
+    assert of_windows(exposed(inboxes={2: inbox}, at=at)) == counters | {
+        "tiercel_windows_open": 12,
+        "tiercel_windows_held_tuples": 345,
+        "tiercel_windows_watermark_timestamp_seconds": at.timestamp() - 2.5,
+        "tiercel_windows_watermark_lag_seconds": 2.5,
+    }
+    unmarked = replace(inbox, windows=OpenWindows(number=0, tuples=0))
+    assert of_windows(exposed(inboxes={2: unmarked}, at=at)) == counters | {
+        "tiercel_windows_open": 0,
+        "tiercel_windows_held_tuples": 0,
+    }
+    gone = replace(inbox, seen_s=60.0)
+    assert of_windows(exposed(inboxes={2: gone}, at=at)) == {}
+    assert of_windows(exposed(inboxes={2: replace(inbox, windows=None)}, at=at)) == {}
 
 
 def test_attempts_that_a_bolt_retried_are_no_failures():

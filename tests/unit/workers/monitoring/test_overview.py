@@ -1,12 +1,12 @@
 """The figures of every view, computed from counters and inboxes."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tiercel.acker.inbox.chunk import line_of
-from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, ErrorReport, bucket_of
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
@@ -21,12 +21,14 @@ from tiercel.workers.monitoring.rows import Readings
 from tiercel.workers.monitoring.tables import (
     BOLTS,
     TASKS,
+    WINDOWS,
     body_text,
     milliseconds,
     per_second,
     size,
     span,
     tasks_named,
+    when,
 )
 from tiercel.workers.monitoring.watcher import RateMeter
 
@@ -234,6 +236,62 @@ def test_a_bolt_shows_how_many_tuples_wait_for_a_retry_and_how_many_attempts_fai
     [bolt] = seen.bolts
     assert (bolt.waiting, bolt.retrying, bolt.retried, bolt.failed) == (10, 3, 5, 0)
     assert "3 of them have failed and wait for a retry" in bolt_doing(bolt, seen)
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def windows(number, tuples, seconds=None):
+    """Open windows with a watermark this many seconds after noon."""
+    at = None if seconds is None else round((NOON.timestamp() + seconds) * 1e6)
+    return OpenWindows(number=number, tuples=tuples, watermark_us=at)
+
+
+def test_a_windowed_bolt_shows_its_open_windows_and_the_watermark_that_is_furthest_behind():
+    mine = extra_task(3, 1)
+    inboxes = {
+        3: inbox(windows=windows(1_000, 70_000, 10.25)),
+        4: inbox(windows=windows(234, 5, 12), oldest_s=61.0),
+        mine: inbox(windows=windows(1, 1)),
+    }
+    seen = overview(inboxes=inboxes, at=NOON + timedelta(seconds=17.75))
+    [row] = seen.windows
+    assert (row.open, row.held, row.watermark_lag_s) == (1_235, 70_006, 7.5)
+    assert row.watermark == NOON + timedelta(seconds=10.25)
+    assert row.watermark_s == NOON.timestamp() + 10.25
+    [cells] = tables_of(seen)[WINDOWS]
+    shown = {"open": "1,235", "held": "70,006", "watermark lag": "7.5 s", "oldest held": "61.0 s"}
+    assert shown.items() <= cells.items()
+    assert cells["watermark"] == when(row.watermark)
+
+
+def test_timestamps_that_are_ahead_of_the_clock_make_a_lag_below_zero():
+    [row] = overview(inboxes={3: inbox(windows=windows(1, 1, 30))}, at=NOON).windows
+    assert row.watermark_lag_s == -30
+
+
+def test_a_watermark_of_no_time_that_people_know_is_shown_too():
+    for far, year in ((-(2**61), 5), (2**61, 3934)):
+        odd = OpenWindows(number=1, tuples=1, watermark_us=far)
+        seen = overview(inboxes={3: inbox(windows=odd)})
+        assert seen.windows[0].watermark.year == year
+        assert tables_of(seen)[WINDOWS][0]["watermark"]
+
+
+def test_open_windows_of_tasks_without_a_process_or_of_another_run_are_not_shown():
+    counts = Counted(counts={"split": {3: {"windows_closed": 7}}}, seconds=60)
+    gone = [
+        inbox(windows=windows(9, 9, 1), seen_s=UNATTENDED_S + 1),
+        inbox(windows=windows(9, 9, 1), adopted=False),
+    ]
+    inboxes = dict(zip((3, 4), gone, strict=True))
+    [row] = overview(inboxes=inboxes, counted=counts).windows
+    assert (row.open, row.held, row.watermark, row.watermark_lag_s) == (None, None, None, None)
+    assert row.closed == 7
+    assert overview(inboxes=inboxes).windows == ()
+    # In processing time, and before the first tuple, there is no watermark.
+    [row] = overview(inboxes={**inboxes, 3: inbox(windows=windows(0, 0))}).windows
+    assert (row.open, row.held, row.watermark_s, row.watermark_lag_s) == (0, 0, None, None)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ from tiercel.workers.monitoring.page.sections import (
     rows_of,
     tables_of,
 )
-from tiercel.workers.monitoring.rows import BoltRow, Readings
+from tiercel.workers.monitoring.rows import BoltRow, Readings, WindowsRow
 from tiercel.workers.monitoring.tables import Kind, TableKind
 
 WELL = Health(grade=Grade.WELL, badge="well")
@@ -231,6 +231,31 @@ BUSY = Overview(
         ),
     ),
 )
+HOLDS = WindowsRow(
+    name="orders-per-minute",
+    open=123_457,
+    held=12_345_678,
+    watermark=datetime(2026, 11, 23, 2, 5, 6, tzinfo=UTC).astimezone(),
+    watermark_lag_s=1_234.6,
+    closed=12_345_679,
+    failed=1_235,
+    late=12_346,
+    refused=1_236,
+    oldest_s=1_234.7,
+)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_top_shows_how_far_the_windows_are_at_any_width(width):
+    shown = rendered(screen.top_view(replace(BUSY, windows=(HOLDS,)), "10m", WELL), width)
+    assert max(map(len, shown.splitlines())) <= width
+    for text in ("orders-per-minute", "123,457", "1,234.6 s", "12,345,679", "12,346", "1,234.7 s"):
+        assert text in shown
+    moment = HOLDS.watermark.strftime("%Y-%m-%d %H:%M:%S")
+    assert (moment in shown) == (width > 80)
+    assert ("1,236" in shown) == (width > 100)
+
+
 # What the operator of a topology in trouble looks for first.
 URGENT = (
     *("12,345", "23,456", "12,340,001", "5,678", "12,000", "16/16"),
