@@ -155,6 +155,12 @@ class WindowedBolt(_Prepared):
     A message with an identity (``QueueSpout(identity=…)``) that is delivered again while its tuple
     is held takes the place of the earlier copy. Without an identity it counts twice.
 
+    With ``once = True`` a window and the keys of its tuples are remembered when it closes, in
+    Redis, for at least ``once_retention`` (a day). A message with an identity that is delivered
+    again afterwards, also to a new run, is neither late nor in another window: it repeats what its
+    window has emitted, anchored to itself and with the same keys, so that a bolt behind with
+    ``once`` applies each result once (docs/windows.md). A tuple takes 38 to 54 bytes.
+
     Ticks are not sent to a windowed bolt.
     """
 
@@ -182,6 +188,9 @@ class WindowedBolt(_Prepared):
     tells_expired: bool = False
     # Most tuples that a task holds. It takes no more until windows have closed.
     max_held: int = 200_000
+    # Each window emits its result once, see above, and is remembered for this time at least.
+    once: bool = False
+    once_retention: timedelta = timedelta(days=1)
 
     def execute(self, window: TupleWindow, collector: WindowCollector) -> None:
         """Process one window."""

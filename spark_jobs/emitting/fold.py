@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import LANES, Keys, child_keys, edge, edges, seed, seed_array
+from tiercel.acker.ids import LANES, Keys, child_keys, edge, edges, has_key, seed, seed_array
 from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.inbox.contexts import MOST_CONTEXTS, Contexts, rows_with
 from tiercel.acker.ledger import Ids, Updates
@@ -25,6 +25,8 @@ from tiercel.spark_jobs.emitting.record import Record
 # Stands for the root of a spout tuple that is not tracked.
 UNTRACKED = 0
 _FIRST = np.zeros(1, np.int64)
+# The part of a key's third lane that is the age of its message.
+_SINCE = np.uint64((1 << 32) - 1)
 
 
 def first_lineage_of_few(given: Sequence[int], target: int) -> Lineage:
@@ -176,6 +178,8 @@ def _child_lineage(
     keys = lineage.keys
     if keys is not None:
         keys = child_keys(keys[rows], anchors.counts, anchors.positions, bolt)
+        if anchors.keys is not None:
+            keys = np.where(has_key(anchors.keys)[:, None], _own(anchors.keys, keys, bolt), keys)
     emissions = len(anchors.counts)
     if len(rows) == emissions and (counts == 1).all() and (anchors.counts == 1).all():
         # Nearly always each emission has one anchor, and the anchor one tree.
@@ -194,6 +198,17 @@ def _child_lineage(
         keys=keys,
     )
     return merge_roots(child)
+
+
+def _own(keys: Keys, of_anchors: Keys, bolt: str) -> Keys:
+    """Return the keys of emissions whose keys do not depend on their anchors, as ``bolt`` receives
+    them. The age of their messages is that of the anchors.
+    """
+    count = len(keys)
+    made = child_keys(keys, np.ones(count, np.int64), np.zeros(count, np.uint64), bolt)
+    made[:, 2:] = 0
+    made[:, 2] = of_anchors[:, 2] & _SINCE
+    return made
 
 
 def _child_contexts(

@@ -39,6 +39,9 @@ class Anchors:
     # The emission's number among the emissions that are anchored to that row. The upper half, which
     # edges ignore, has the number of this copy among the emission's copies for one bolt.
     positions: Ids
+    # Shape (n, LANES): the key that an emission's key is derived from in place of those of its
+    # anchors; zeros for an emission without one.
+    keys: Keys | None = None
 
     def select(self, emissions: Rows) -> Anchors:
         """Return the anchors of some of the emissions."""
@@ -48,7 +51,10 @@ class Anchors:
                 (np.cumsum(self.counts) - self.counts)[emissions], self.counts[emissions]
             )
         return Anchors(
-            counts=self.counts[emissions], rows=self.rows[kept], positions=self.positions[kept]
+            counts=self.counts[emissions],
+            rows=self.rows[kept],
+            positions=self.positions[kept],
+            keys=None if self.keys is None else self.keys[emissions],
         )
 
     def go(self, failed: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -110,7 +116,7 @@ class TaskOutput:
         # ``anchor_counts`` and ``numbers`` stay empty where every emission has exactly one anchor,
         # as in a BasicBolt.
         self.numbers: list[int] = []
-        # Lanes of the keys of a spout's tuples; empty if no tuple has a key.
+        # Lanes of keys of a spout's tuples, or of ``Anchors.keys``; empty if no tuple has one.
         self.keys: list[bytes] = []
 
     def add_key(self, key: bytes, number: int) -> None:
@@ -136,7 +142,7 @@ class TaskOutput:
         """Forget the emissions since the mark."""
         emissions, anchors = mark
         del self.values[emissions:], self.anchor_counts[emissions:], self.numbers[emissions:]
-        del self.rows[anchors:], self.positions[anchors:]
+        del self.rows[anchors:], self.positions[anchors:], self.keys[emissions:]
 
     def anchors(self) -> Anchors:
         """Return the anchors of all emissions."""
@@ -145,6 +151,7 @@ class TaskOutput:
             counts=np.array(self.anchor_counts, np.int64) if self.anchor_counts else single,
             rows=np.array(self.rows, np.int64),
             positions=np.array(self.positions, np.uint64),
+            keys=as_keys(self.keys) if self.keys else None,
         )
 
 

@@ -22,6 +22,7 @@ from tiercel.spark_jobs.kinds.task_order import (
     policy_of,
 )
 from tiercel.spark_jobs.kinds.windows.kind import Windows
+from tiercel.spark_jobs.kinds.windows.once import OnceWindows
 from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt, Plain
@@ -40,7 +41,8 @@ def attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
     spec = around.topology.bolts[around.topology.component_of(task)]
     windowing = windowing_of(around.topology, around.topology.component_of(task))
     if windowing is not None:
-        windows = TaskWindows(around, task, windowing, policy_of(around.topology))
+        kind = OnceWindows if windowing.bolt.once else TaskWindows
+        windows = kind(around, task, windowing, policy_of(around.topology))
         return Attempt(around, task, stop, partial(Windows, order=windows), windows)
     has_calls = concurrency_of(spec) is not None
     retry = spec.retry

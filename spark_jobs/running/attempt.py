@@ -39,13 +39,11 @@ from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import (
     Backlog,
-    Reader,
     Share,
     TickClock,
     all_but,
-    arrival,
     first_of,
-    schemas_of,
+    reader_of,
 )
 from tiercel.spark_jobs.running.chain import chain_at, tasks_in_row
 from tiercel.spark_jobs.running.commit import Committer
@@ -98,7 +96,7 @@ class Attempt:
         self.stop = stop
         self.task = task
         self._claims_from = line_at(around.topology, task)
-        self._read = _reader(around, task, self._claims_from)
+        self._read = reader_of(around.topology, task, self._claims_from)
         self.sender = _fenced(around, task)
         self._inbox = around.inboxes.open(around.run, task, self.sender.attempt, self._claims_from)
         opened = self._inbox.opened
@@ -279,6 +277,11 @@ class Attempt:
         ledger = self.around.ledger
         if strange and ledger is not None:
             self.patiently(lambda: ledger.release(strange))
+
+    def recall(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the marks with these keys of all earlier steps. Raises as a step with a state."""
+        states = cast("TaskStates", self._states).at(self._step + 1, self._committer.begin)
+        return states.opened(self.task).recall(keys)
 
     def first(self, most: int) -> StepInput | None:
         """Return the first ``most`` waiting tuples and the tick that is due; None if there is
@@ -532,10 +535,6 @@ def _fenced(around: Around, task: int) -> Sender:
 def _setup_of(around: Around, task: int, kind: BoltKind) -> StepSetup:
     beside = around.beside(task)
     return StepSetup(around.run, around.topology, task, kind.execution, kind.copy, beside)
-
-
-def _reader(around: Around, task: int, line: int | None) -> Reader:
-    return partial(arrival, schemas=schemas_of(around.topology), task=task, line=line)
 
 
 def _tick_clock(around: Around, task: int, count: int) -> TickClock | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -349,6 +350,11 @@ def waiting_roots(inboxes: Inboxes, run: str, topology: Topology, task: int) -> 
             with suppress(BadChunkError):
                 roots.update(decode(entry.payload).lineage.roots.tolist())
     return roots
+
+
+def reader_of(topology: Topology, task: int, line: int | None) -> Reader:
+    """Return the reader of a task's entries; ``line`` is the line that the task claims from."""
+    return partial(arrival, schemas=schemas_of(topology), task=task, line=line)
 
 
 def schemas_of(topology: Topology) -> dict[tuple[str, str], Schema]:

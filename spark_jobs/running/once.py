@@ -283,6 +283,14 @@ _CONTENT_BYTES = 16
 _SINCE = slice(KEY_BYTES, KEY_BYTES + 4)
 _CONTENT = slice(KEY_BYTES + 8, KEY_BYTES + 8 + _CONTENT_BYTES)
 _AS_OLD_AS_ITS_DELIVERY = bytes(4)
+UNKEYED = (
+    "a message without an identity was applied, and will be applied again if it is delivered "
+    f"again: {NAME_IDENTITY}"
+)
+OTHER_MESSAGE = (
+    "a message with the same identity but a different body was already processed: give each "
+    "message its own identity"
+)
 _LONG = 1 << 63
 # Column types with a single Python type, whose values need no check except the size of integers.
 _PLAIN = {
@@ -301,7 +309,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
         super().__init__(record)
         # Plain tuples instead of ``PastEmission``, for speed: there are many.
         self.noted: list[Noted] = []
-        self._received = _received_streams(record)
+        self._received = received_streams(record)
         # Per stream, the Python types whose values fit their column, apart from the size of
         # integers, and the positions of the integers.
         self._types = {name: _types_of(one.schema) for name, one in self._streams.items()}
@@ -333,14 +341,7 @@ class NotingRecorder(BasicRecorder, BasicCollector):
                 self._streams[stream].schema.check(values)
         except SchemaError as error:
             raise BadValuesError(f"stream {stream!r}: {error}") from error
-        try:
-            return pack_emissions(noted)
-        except TypeError:
-            plain = [
-                (stream, _plain(self._streams[stream].schema, values), task, position)
-                for stream, values, task, position in noted
-            ]
-            return pack_emissions(plain)
+        return packed_as_plain(self._record, noted)
 
     def _fits(self, noted: list[Noted]) -> bool:
         """Return True if all values certainly fit. A plain loop is fastest for one emission."""
@@ -374,7 +375,7 @@ class OnceStep:
         self._known = state.recall(list(keys)) if keys else {}
         self._oldest = time.time() - self._retention_s
         # If no stream has a receiver, no emissions need to be noted.
-        self._noting = NotingRecorder(record) if _received_streams(record) else None
+        self._noting = NotingRecorder(record) if received_streams(record) else None
 
     @property
     def counts(self) -> Counter[str]:
@@ -417,10 +418,7 @@ class OnceStep:
         lanes = tup.lanes or NO_KEY
         record = self._known[lanes[:KEY_BYTES]]
         if said_by(lanes).contradicts(int.from_bytes(record[:_CONTENT_BYTES], "little")):
-            raise OtherMessageError(
-                "a message with the same identity but a different body was already processed: give "
-                "each message its own identity"
-            )
+            raise OtherMessageError(OTHER_MESSAGE)
         self._counts[ONCE_REPEATED] += 1
         for stream, values, task, position in unpack_emissions(record[_CONTENT_BYTES:]):
             # Restore the position: emissions without receivers are not kept, but were counted.
@@ -428,24 +426,13 @@ class OnceStep:
             if task is None:
                 collector.emit(values, stream)
             else:
-                collector.emit_direct(self._there(stream, task), values, stream)
-
-    def _there(self, stream: str, task: int) -> int:
-        """Return the task of a direct emission, or another one if a rebalance removed that task."""
-        output_stream = self._record.outputs.streams.get(stream)
-        receivers = list(output_stream.direct or ()) if output_stream else []
-        if not receivers or task in receivers:
-            return task
-        return receivers[task % len(receivers)]
+                collector.emit_direct(there(self._record, stream, task), values, stream)
 
     def _look_at(self, tup: Tuple) -> None:
         """Count a tuple that has no key or is older than the remembered keys."""
         if tup.lanes is None:
             if not (tup.is_tick or self._counts[ONCE_UNKEYED]):
-                self._record.report(
-                    "a message without an identity was applied, and will be applied again if it is "
-                    f"delivered again: {NAME_IDENTITY}"
-                )
+                self._record.report(UNKEYED)
             self._counts[ONCE_UNKEYED] += not tup.is_tick
         elif said_by(tup.lanes).since < self._oldest:
             if not self._counts[ONCE_UNSURE]:
@@ -456,10 +443,32 @@ class OnceStep:
             self._counts[ONCE_UNSURE] += 1
 
 
-def _received_streams(record: Record) -> frozenset[str]:
+def received_streams(record: Record) -> frozenset[str]:
     """Return the streams that have receivers: only their emissions need to be repeated."""
     streams = record.outputs.streams.items()
     return frozenset(name for name, one in streams if one.subscribers or one.direct)
+
+
+def there(record: Record, stream: str, task: int) -> int:
+    """Return the task of a direct emission, or another one if a rebalance removed that task."""
+    output_stream = record.outputs.streams.get(stream)
+    receivers = list(output_stream.direct or ()) if output_stream else []
+    if not receivers or task in receivers:
+        return task
+    return receivers[task % len(receivers)]
+
+
+def packed_as_plain(record: Record, noted: Sequence[Noted]) -> bytes:
+    """Encode emissions whose values fit their streams, as plain Python types if need be."""
+    try:
+        return pack_emissions(noted)
+    except TypeError:
+        streams = record.outputs.streams
+        plain = [
+            (stream, _plain(streams[stream].schema, values), task, position)
+            for stream, values, task, position in noted
+        ]
+        return pack_emissions(plain)
 
 
 def _types_of(schema: Schema) -> tuple[list[type | None], list[int]]:

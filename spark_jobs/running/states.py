@@ -59,25 +59,30 @@ class TaskStates:
         Raises the errors of ``StateStore.begin`` and, if the bolt has ``once``, of
         ``StateTurn.recall``.
         """
-        if self._store is None:
-            raise ValueError(
-                f"{record.component!r} is a StatefulBolt, and there is no store for its state"
-            )
-        cache = self._cache(task_id, record.component)
         bolt.key_fields = _key_fields(self._topology, record.component)
-        bolt.state = state = KeyValueState(cache)
+        bolt.state = state = KeyValueState(self._cache(task_id, record.component))
         try:
-            keys = _keys(bolt, record)
-            beginning = self._store.begin(
-                record.component, cache.task_index, self._step, state.unread(keys)
-            )
-            state.open(self._begin(beginning), keys)
-            self._begun[task_id] = state
+            self._open(task_id, state, _keys(bolt, record))
             if bolt.once:
                 record.once = OnceStep(bolt, state, record)
             yield
         finally:
             del bolt.state, bolt.key_fields
+
+    def opened(self, task_id: int) -> KeyValueState:
+        """Return the state of a bolt that only marks tuples. Raises like ``StateStore.begin``."""
+        state = KeyValueState(self._cache(task_id, self._topology.component_of(task_id)))
+        self._open(task_id, state, ())
+        return state
+
+    def _open(self, task_id: int, state: KeyValueState, keys: Sequence[Key]) -> None:
+        component = self._topology.component_of(task_id)
+        if self._store is None:
+            raise ValueError(f"{component!r} has a state, and there is no store for it")
+        index = self._caches[task_id].task_index
+        beginning = self._store.begin(component, index, self._step, state.unread(keys))
+        state.open(self._begin(beginning), keys)
+        self._begun[task_id] = state
 
     def _cache(self, task_id: int, component: str) -> StateCache:
         cache = self._caches.get(task_id)

@@ -200,9 +200,14 @@ def check_limit(topology: Topology, id_: str, spec: BoltSpec) -> None:
 
 
 def stateful_bolts(topology: Topology) -> list[str]:
-    """Return the bolts with a state."""
+    """Return the bolts with a state, which for a windowed bolt is what it remembers."""
     bolts = topology.bolts
-    return [name for name, spec in bolts.items() if isinstance(spec.bolt, StatefulBolt)]
+    return [
+        name
+        for name, spec in bolts.items()
+        if isinstance(spec.bolt, StatefulBolt)
+        or (isinstance(spec.bolt, WindowedBolt) and spec.bolt.once)
+    ]
 
 
 def _check_kind(id_: str, spec: BoltSpec) -> None:

@@ -15,6 +15,7 @@ from tiercel.spark_jobs.bolts.windowed_bolt import (
     Session,
     Sliding,
     WindowedBolt,
+    longest_held,
 )
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.topology.bolt_settings import stream_of
@@ -88,6 +89,8 @@ def check_windows(topology: Topology, id_: str, spec: BoltSpec) -> None:
         return
     _check_kind(id_, bolt, spec)
     _check_values(id_, bolt)
+    if bolt.once is True:
+        _check_once(id_, bolt, spec)
     for subscription in spec.subscriptions:
         schema = topology.spec(subscription.component).streams[subscription.stream]
         if bolt.timestamp_field:
@@ -167,6 +170,34 @@ def _check_values(id_: str, bolt: WindowedBolt) -> None:
         raise TopologyError(
             f"bolt {id_!r}: a window of {held} would hold its messages at the broker for longer "
             f"than {_LONGEST.days} days: keep such results in a StatefulBolt, or use data frames"
+        )
+
+
+def _check_once(id_: str, bolt: WindowedBolt, spec: BoltSpec) -> None:
+    """Raise TopologyError if a copy of a message could not be told to be one."""
+    window = bolt.window
+    if isinstance(window, Sliding) and window.slide != window.length:
+        again = isinstance(window.length, int) or not bolt.timestamp_field
+        if again:
+            raise TopologyError(
+                f"bolt {id_!r} has once set, and its windows overlap and begin anew with each run: "
+                "use tumbling(…), or durations with a timestamp_field"
+            )
+    if bolt.tells_expired:
+        raise TopologyError(
+            f"bolt {id_!r} has once set and tells_expired: it would hold tuples whose windows have "
+            "closed; set one of the two"
+        )
+    if not _is_keyed(bolt, spec) and spec.parallelism > 1:
+        raise TopologyError(
+            f"bolt {id_!r} has once set, and a message that comes again may come to another of its "
+            f"{spec.parallelism} tasks: subscribe by .fields_grouping, or set parallelism=1"
+        )
+    held = longest_held(bolt)
+    if isinstance(bolt.once_retention, timedelta) and bolt.once_retention < held:
+        raise TopologyError(
+            f"bolt {id_!r}: once_retention is {bolt.once_retention}, and its windows hold a "
+            f"message for {held}: raise once_retention"
         )
 
 

@@ -124,6 +124,7 @@ class Pump:
         inboxes: Inboxes | None = None,
         book: MemoryCaseBook | None = None,
         simulated: SimulatedClock | None = None,
+        run: str = RUN,
     ) -> None:
         """On a ``simulated`` clock, calls sleep and waits take their time."""
         self.topology = topology
@@ -140,12 +141,12 @@ class Pump:
         self.book = book or MemoryCaseBook()
         self.inboxes: Inboxes = inboxes or MemoryInboxes(Bounds(tuples=1 << 40, bytes=1 << 40))
         self.tasks = bolt_tasks(topology)
-        self.inboxes.adopt(RUN, inboxes_of(topology))
-        self.ledger.begin(RUN)
+        self.inboxes.adopt(run, inboxes_of(topology))
+        self.ledger.begin(run)
         self.counting = Counting(self.metrics)
         self.now = 0.0
         self.around = Around(
-            run=RUN,
+            run=run,
             topology=topology,
             inboxes=self.inboxes,
             ledger=self.ledger if ledger else None,
@@ -153,7 +154,7 @@ class Pump:
             counting=self.counting,
             config={"redis_url": "none"},
             key=b"key",
-            suspicion=Suspicion(RUN, self.book, self.ledger if ledger else None),
+            suspicion=Suspicion(run, self.book, self.ledger if ledger else None),
             ticks=ticks_of(topology),
             clock=lambda: self.now,
         )

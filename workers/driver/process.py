@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tiercel.acker.errors import BadChunkError, RedisUnavailableError
 from tiercel.acker.inbox.chunk import Chunk, decode
@@ -38,7 +38,6 @@ from tiercel.acker.redis.errors import LOGINS
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues import outage
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
-from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.errors import (
     SparkEndedError,
     SparkUnavailableError,
@@ -247,9 +246,10 @@ class Driver:
 
     def _age(self) -> None:
         self._report_lost_states()
-        for name, spec in self._topology.bolts.items():
-            if isinstance(spec.bolt, StatefulBolt) and spec.bolt.once:
-                self._states.age(name, int(spec.bolt.once_retention.total_seconds()))
+        for name in stateful_bolts(self._topology):
+            bolt: Any = self._topology.bolts[name].bolt
+            if bolt.once:
+                self._states.age(name, int(bolt.once_retention.total_seconds()))
 
     def _report_lost_states(self) -> None:
         """Log which bolts begin with an empty state, and leave the time for monitors.

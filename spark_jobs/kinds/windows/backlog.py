@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +13,8 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.inbox.contract import Claims, Covered, Entry, Rest
 from tiercel.acker.ledger import Ids
-from tiercel.spark_jobs.kinds.windows.rows import NEVER
+from tiercel.spark_jobs.kinds.windows.assigners import Plan, WindowId
+from tiercel.spark_jobs.kinds.windows.rows import NEVER, Longs
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import TAKEN_BYTES
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share
@@ -31,6 +32,24 @@ _TOLD = 5_000
 _SLOW_POLL_S = 1.0
 # A position, to be compared.
 Place = tuple[int, int]
+# Kinds of steps, the first number in a seal.
+WINDOWS, OTHERS, ROOM, REPEATS = range(4)
+
+
+@dataclass(kw_only=True, slots=True)
+class StepPlan:
+    """One step."""
+
+    kind: int
+    # Rows of the step, by their indices in the columns, ascending.
+    rows: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    plan: Plan = field(default_factory=Plan)
+    # Windows that are tried again.
+    failed: set[WindowId] = field(default_factory=set)
+    errors: dict[WindowId, BaseException] = field(default_factory=dict)
+    # True if the step was sealed by an earlier attempt.
+    repeated: bool = False
+    conflicted: bool = False
 
 
 class HoldsRows(Protocol):

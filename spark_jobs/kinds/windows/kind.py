@@ -14,7 +14,6 @@ import numpy as np
 from tiercel.acker.inbox.contract import Claims, OpenWindows
 from tiercel.spark_jobs.kinds.windows.backlog import MOST_TAKEN, roots_in
 from tiercel.spark_jobs.kinds.windows.rows import NEVER, moment
-from tiercel.spark_jobs.kinds.windows.step import execution_of
 from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
@@ -48,7 +47,8 @@ class Windows:
         if attempt.retaken is not None:
             order.suspected = attempt.retaken.taken
             attempt.retaken = None
-        self.execution = execution_of(order.execute)
+        order.recall = attempt.recall
+        self.execution = order.execution()
         self.copy = copy_for(attempt, snapshot)
         self.slices = Slices(attempt.around.clock, arrow=True)
 

@@ -28,7 +28,7 @@ FOREVER = 2**62
 # The status of a row that is in windows; all others wait to leave.
 GOOD = 0
 # Why a row leaves without its windows.
-NULL, AHEAD, LATE, REPLACED, OVERDUE, DEAD = range(1, 7)
+NULL, AHEAD, LATE, REPLACED, OVERDUE, DEAD, MARKED = range(1, 8)
 _FIRST_ROOM = 1_024
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MOMENT = -62_135_596_800_000_000
@@ -351,6 +351,10 @@ class HeldCopies:
                     self._replace(before, index, by_time=by_time)
                     replaced.append(before)
         return replaced
+
+    def holds(self, key: bytes) -> bool:
+        """Return True if a tuple with this key is held."""
+        return key in self._places
 
     def _replace(self, before: int, index: int, *, by_time: bool) -> None:
         """Have a row take the place of the one ``before``.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property, partial
+from hashlib import blake2b
 from math import gcd
 from typing import Any, cast
 
 import numpy as np
 
-from tiercel.acker.ids import mix, mix_array
+from tiercel.acker.ids import KEY_BYTES, NO_KEY, mix, mix_array
 from tiercel.acker.inbox.chunk import Chunk, Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
@@ -66,15 +67,38 @@ _MASK = (1 << 64) - 1
 _OVERDUE = "its window did not fill before the broker would have taken its message back"
 
 
+@dataclass(kw_only=True, slots=True)
+class WindowResult:
+    """The emissions of a window, for a bolt with ``once``."""
+
+    # 16 bytes that name the window; empty if no copy of its tuples can be recognised.
+    name: bytes
+    # The emissions: stream, values, task if direct, number, and the rows that are its anchors.
+    noted: list[tuple[str, tuple[Any, ...], int | None, int, Sequence[int]]] = field(
+        default_factory=list
+    )
+    called: bool = False
+
+    def key(self, number: int, copy: int) -> bytes:
+        """Return the lanes of an emission, which depend on the window and no anchor."""
+        if not self.name:
+            return NO_KEY
+        content = b"%b%d %d" % (self.name, number, copy)
+        return blake2b(content, digest_size=KEY_BYTES).digest() + NO_KEY[KEY_BYTES:]
+
+
 class WindowRecord(Record):
     """Record of one step of a windowed bolt. It has rows; tuples are made for their windows.
 
     No tuple is ever held by the record: what is not done stays in the inbox.
     """
 
+    # Notes the emissions of the window that is executed, for a bolt with ``once``.
+    result: WindowResult | None = None
+
     def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:  # noqa: ARG002 - no tuple is held
         self.seeds = seeds
-        self._chunks = chunks
+        self.chunks = chunks
         self._count = len(seeds)
         # Rows that leave with this step, unless they fail.
         self.leaving: Rows = np.zeros(0, np.int64)
@@ -83,13 +107,13 @@ class WindowRecord(Record):
     def made(self) -> list[Tuple]:
         """All tuples of the step."""
         made: list[Tuple] = []
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             made += tuples_of(chunk, len(made), self.seeds)
         return made
 
     def named(self, rows: Longs) -> tuple[int, list[int]]:
         """Return a number that names the window of these rows, and their roots."""
-        lineage = join_lineages([chunk.lineage for chunk in self._chunks])
+        lineage = join_lineages([chunk.lineage for chunk in self.chunks])
         roots: list[int] = select(lineage, rows).roots.tolist()
         return mix(int(np.bitwise_xor.reduce(self.seeds[rows]))), list(dict.fromkeys(roots))
 
@@ -97,7 +121,7 @@ class WindowRecord(Record):
         """Return new tuples of these rows, which are ascending."""
         tuples: list[Tuple] = []
         first = 0
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             end = first + chunk.values.num_rows
             some = rows[(rows >= first) & (rows < end)]
             if some.size:
@@ -110,7 +134,7 @@ class WindowRecord(Record):
     @cached_property
     def are_keyed(self) -> bool:
         """True if tuples have keys, so that copies of an emission need numbers."""
-        return any(chunk.lineage.keys is not None for chunk in self._chunks)
+        return any(chunk.lineage.keys is not None for chunk in self.chunks)
 
     @cached_property
     def executed(self) -> int:
@@ -128,7 +152,7 @@ class WindowRecord(Record):
 
     def let_go(self) -> None:
         super().let_go()
-        self._chunks = ()
+        self.chunks = ()
         self.__dict__.pop("made", None)
 
 
@@ -156,6 +180,9 @@ class WindowRecorder(Recorder, WindowCollector):
         self._marks = record.outputs.mark()
         record.call()
         self._before = record.size, record.emitted, record.transferred
+        self._result = record.result
+        if self._result is not None:
+            self._result.called = True
 
     def emit(
         self,
@@ -176,7 +203,7 @@ class WindowRecorder(Recorder, WindowCollector):
         ]
         if chosen:
             self._record.add(output_stream.size(values) + ID_BYTES * len(rows))
-        self._send(values, rows, numbers, chosen)
+        self._send((stream, values, None), rows, numbers, chosen)
         return [task for task_output in chosen for task in task_output.named]
 
     def emit_direct(
@@ -193,7 +220,7 @@ class WindowRecorder(Recorder, WindowCollector):
         values = output_stream.keep(values)
         self._check(stream, values)
         self._record.add(output_stream.size(values) + ID_BYTES * len(rows))
-        self._send(values, rows, numbers, [task_output])
+        self._send((stream, values, task), rows, numbers, [task_output])
 
     def fail(self, tup: Tuple, reason: BaseException | str = "") -> None:
         self._check_open()
@@ -220,6 +247,10 @@ class WindowRecorder(Recorder, WindowCollector):
         record = self._record
         record.outputs.rewind(self._marks)
         record.size, record.emitted, record.transferred = self._before
+
+    def at(self, number: int) -> None:
+        """Have the next emission be that with this number."""
+        self._emissions = number
 
     def _anchored(self, anchors: Tuple | Iterable[Tuple] | None) -> tuple[list[int], list[int]]:
         """Return the rows of the anchors, each once, and the number of the emission for each."""
@@ -250,15 +281,20 @@ class WindowRecorder(Recorder, WindowCollector):
 
     def _send(
         self,
-        values: tuple[Any, ...],
+        emission: tuple[str, tuple[Any, ...], int | None],
         rows: Sequence[int],
         numbers: Sequence[int],
         chosen: Sequence[TaskOutput],
     ) -> None:
         several = len(chosen) > 1 and bool(rows) and self._window.are_keyed
         copies = copy_numbers(chosen) if several else [0] * len(chosen)
+        result = self._result
+        if result is not None and chosen:
+            result.noted.append((*emission, self._emissions, rows))
         for task_output, copy in zip(chosen, copies, strict=True):
-            task_output.values.append(values)
+            if result is not None:
+                task_output.keys.append(result.key(self._emissions, copy))
+            task_output.values.append(emission[1])
             task_output.rows += rows
             task_output.positions += [number | copy for number in numbers] if copy else numbers
             task_output.anchor_counts.append(len(rows))
@@ -460,7 +496,7 @@ class WindowCalls:
             record.note(row, *record.failing(GivenBack(0, _OVERDUE)))
         refused = (NULL, AHEAD) if settings.late_stream else (NULL, AHEAD, LATE)
         for row in np.flatnonzero(np.isin(status, refused)).tolist():
-            reason = _why(settings, int(status[row]), int(times[row]))
+            reason = why_late(settings, int(status[row]), int(times[row]))
             record.report(reason)
             record.note(row, reason, Reject(reason))
 
@@ -475,7 +511,7 @@ class WindowCalls:
         collector.commit()
 
 
-def _why(settings: WindowedBolt, status: int, time_us: int) -> str:
+def why_late(settings: WindowedBolt, status: int, time_us: int) -> str:
     """Return why a tuple is rejected."""
     field = settings.timestamp_field
     if status == NULL:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -29,16 +29,15 @@ from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.bolts.windowed_bolt import LONGEST_WAIT, WindowedBolt, longest_held
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.windows.assigners import (
-    Limits,
-    Plan,
-    WindowId,
-    assigner_of,
-)
+from tiercel.spark_jobs.kinds.windows.assigners import Limits, Plan, WindowId, assigner_of
 from tiercel.spark_jobs.kinds.windows.backlog import (
     MOST_TAKEN,
+    OTHERS,
+    ROOM,
+    WINDOWS,
     Place,
     Polls,
+    StepPlan,
     Telling,
     WindowBacklog,
     roots_in,
@@ -63,18 +62,20 @@ from tiercel.spark_jobs.kinds.windows.step import (
     FailedWindows,
     WindowCalls,
     WindowRecord,
+    execution_of,
 )
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
 from tiercel.spark_jobs.running.copy import joined, parted
 from tiercel.spark_jobs.running.counting import WINDOWS_CLOSED, WINDOWS_FAILED
 from tiercel.spark_jobs.running.kind import Fetch, StepInput
-from tiercel.spark_jobs.running.step import Done
+from tiercel.spark_jobs.running.step import Done, Execution
 from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 from tiercel.spark_jobs.topology.windowing import Windowing
 
 log = logging.getLogger(__name__)
+Recall = Callable[[Sequence[bytes]], dict[bytes, bytes]]
 
 # Rows of the windows that close in one step.
 _ROWS = 10_000
@@ -85,24 +86,6 @@ _ROOM_S = 1.0
 # With more held rows, looking for windows that close takes one part in ``_SHARE`` of the time.
 _MANY = 20_000
 _SHARE = 5
-# Kinds of steps, the first number in a seal.
-_WINDOWS, _OTHERS, _ROOM = range(3)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Run:
-    """One step."""
-
-    kind: int
-    # Rows of the step, by their indices in the columns, ascending.
-    rows: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
-    plan: Plan = field(default_factory=Plan)
-    # Windows that are tried again.
-    failed: set[WindowId] = field(default_factory=set)
-    errors: dict[WindowId, BaseException] = field(default_factory=dict)
-    # True if the step was sealed by an earlier attempt.
-    repeated: bool = False
-    conflicted: bool = False
 
 
 class TaskWindows:
@@ -113,12 +96,14 @@ class TaskWindows:
     # Number of times that rows came or left.
     changes = 0
     # The step that was planned last.
-    run: _Run | None = None
+    run: StepPlan | None = None
     # Position of the last entry that is taken; up to ``_judged`` an earlier attempt judged rows.
     _taken: Place = (0, 0)
     _judged: Place = (0, 0)
     # Position of the last entry that an earlier process may have died of.
     suspected: Place | None = None
+    # ``Attempt.recall``: the marks of these keys, for a bolt with ``once``.
+    recall: Recall
     # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
     _room = (0, 0)
     freed = (0, 0)
@@ -175,6 +160,10 @@ class TaskWindows:
         """Number of tuples that the task may take."""
         return self.bolt.max_held - self.rows.count if self._is_back() else MOST_TAKEN
 
+    def execution(self) -> Execution:
+        """Return the execution of its steps."""
+        return execution_of(self.execute)
+
     # -- the order -------------------------------------------------------------------------------
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
@@ -218,7 +207,7 @@ class TaskWindows:
 
     def noted(self, shares: Sequence[Share], done: Done) -> Done:
         del shares
-        run = cast("_Run", self.run)
+        run = cast("StepPlan", self.run)
         record = cast("WindowRecord", done.record)
         if done.again:
             run.failed = {one.id for one in run.plan.closings}
@@ -230,8 +219,8 @@ class TaskWindows:
             leaves[list(record.reasons)] = True
             again = np.flatnonzero(~leaves).tolist()
             if not run.repeated:
-                self._remove(run.rows[leaves], with_windows=run.kind == _WINDOWS)
-        if run.kind == _WINDOWS:
+                self._remove(run.rows[leaves], with_windows=run.kind != OTHERS)
+        if run.kind == WINDOWS:
             self.windows.close(self.rows, run.plan, run.failed)
             closed = [one.id for one in run.plan.closings if one.id not in run.failed]
             self._tries.note(closed, run.errors)
@@ -248,12 +237,12 @@ class TaskWindows:
     def conflicted(self, shares: Sequence[Share], done: Done) -> None:
         """Note that the messages of all rows of the step come again: the rows are dropped."""
         del shares, done
-        run = cast("_Run", self.run)
+        run = cast("StepPlan", self.run)
         run.conflicted = True
         if not run.repeated:
             self._drop(run)
 
-    def _drop(self, run: _Run) -> None:
+    def _drop(self, run: StepPlan) -> None:
         """Have the rows of a step leave whose messages have failed, and come again."""
         dead = run.rows[self.rows.alive[run.rows]]
         self.windows.removed(self.rows, dead)
@@ -277,9 +266,20 @@ class TaskWindows:
         is_new = at > self._judged
         chunk, rows = entry.chunk, entry.rows
         columns = self._columns(entry, at)
-        status = columns["status"]
-        times = np.where(status == GOOD, columns["time"], NEVER)
+        times = np.where(columns["status"] == GOOD, columns["time"], NEVER)
         before = self._before(chunk.route.source_task, times)
+        self._admit(entry, columns, before, is_new=is_new)
+        if is_new:
+            self._room_since = self._room_since if self._room[0] else self._clock()
+            self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
+        self.changes += 1
+        self.telling.add(roots_in(chunk.lineage, rows))
+
+    def _admit(
+        self, entry: OpenEntry, columns: dict[str, Longs], before: Longs, *, is_new: bool
+    ) -> None:
+        """Put the rows of an entry into windows, given the watermark ``before`` each."""
+        chunk, rows, status = entry.chunk, entry.rows, columns["status"]
         # An earlier attempt has judged the others, and let those leave that were late.
         judged = before if is_new else np.full(len(rows), NEVER)
         late = self.windows.judge(self.rows, columns, judged) & (status == GOOD)
@@ -296,11 +296,6 @@ class TaskWindows:
         good = held[self.rows["status"][held] == GOOD]
         self._others += len(held) - len(good)
         self.windows.added(self.rows, good)
-        if is_new:
-            self._room_since = self._room_since if self._room[0] else self._clock()
-            self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
-        self.changes += 1
-        self.telling.add(roots_in(chunk.lineage, rows))
 
     def _columns(self, entry: OpenEntry, at: Place) -> dict[str, Longs]:
         """Return the columns of an entry's rows, but for those that depend on other rows."""
@@ -379,7 +374,7 @@ class TaskWindows:
         self.watermark.at = max(self.watermark.at, self.polls.emptied_us)
         return self.watermark.at
 
-    def next_step(self, *, must: bool) -> _Run | None:
+    def next_step(self, *, must: bool) -> StepPlan | None:
         """Plan the next step; None if there is nothing to do, unless there ``must`` be one."""
         self.run = None
         if self._clock() < self._rests_until or not self._is_back():
@@ -389,11 +384,11 @@ class TaskWindows:
         self._find_overdue()
         if self._others:
             rows = np.flatnonzero(self.rows.alive & (self.rows["status"] != GOOD))
-            self.run = _Run(kind=_OTHERS, rows=rows)
+            self.run = StepPlan(kind=OTHERS, rows=rows)
         elif (plan := self._due(watermark)) is not None:
-            self.run = _Run(kind=_WINDOWS, plan=plan, rows=self._rows_of(plan))
+            self.run = StepPlan(kind=WINDOWS, plan=plan, rows=self._rows_of(plan))
         elif must or self._has_room():
-            self.run = _Run(kind=_ROOM)
+            self.run = StepPlan(kind=ROOM)
         return self.run
 
     def _has_room(self) -> bool:
@@ -466,12 +461,12 @@ class TaskWindows:
     @property
     def numbers(self) -> list[int]:
         """The numbers from which a later attempt repeats the step."""
-        run = cast("_Run", self.run)
+        run = cast("StepPlan", self.run)
         numbers = [run.kind, *self._taken]
-        if run.kind == _WINDOWS:
+        if run.kind == WINDOWS:
             numbers += [run.plan.watermark, run.plan.number]
             numbers += [number for one in sorted(run.plan.waiting) for number in one]
-        if run.kind == _OTHERS:
+        if run.kind == OTHERS:
             status = self.rows["status"][run.rows]
             starts = np.flatnonzero(np.diff(status, prepend=-1))
             counts = np.diff([*starts.tolist(), len(status)])
@@ -480,9 +475,9 @@ class TaskWindows:
 
     def repeat(self, covered: Covered, fetch: Fetch) -> StepInput:
         kind, ms, seq, *numbers = covered.inner
-        self._backlog.fetch_known((ms, seq), fetch)
-        run = self.run = _Run(kind=kind, repeated=True)
-        if kind == _WINDOWS:
+        self._fetch_known((ms, seq), fetch)
+        run = self.run = StepPlan(kind=kind, repeated=True)
+        if kind == WINDOWS:
             watermark, number, *waits = numbers
             waiting = frozenset(zip(waits[::2], waits[1::2], strict=True))
             # Rows that were to leave without their windows had left before.
@@ -491,15 +486,18 @@ class TaskWindows:
             self.windows.added(self.rows, strange)
             run.plan = self.windows.plan(self.rows, watermark, waiting, Limits(windows=number))
             run.rows = self._rows_of(run.plan)
-        elif kind == _OTHERS:
+        elif kind == OTHERS:
             run.rows = self._indices(self._backlog.exactly(covered))
             status = np.repeat(numbers[::2], numbers[1::2])
             if len(status) == len(run.rows):
                 self.rows["status"][run.rows] = status
         return StepInput(shares=self.shares(run.rows))
 
+    def _fetch_known(self, known: Place, fetch: Fetch) -> None:
+        self._backlog.fetch_known(known, fetch)
+
     def repeated(self, covered: Covered) -> None:
-        run = cast("_Run", self.run)
+        run = cast("StepPlan", self.run)
         shares = self._backlog.exactly(covered)
         self._remove(self._indices(shares), with_windows=True)
         self._backlog.take_out(shares, covered.step, 0)
@@ -522,12 +520,12 @@ class TaskWindows:
 
     def execute(self, bolt: WindowedBolt, record: WindowRecord) -> None:
         """Execute the step."""
-        run = cast("_Run", self.run)
-        calls = WindowCalls(bolt, record, self.rows, run.rows, self._accumulators)
-        if run.kind == _OTHERS:
+        run = cast("StepPlan", self.run)
+        calls = self._calls(bolt, record, run.rows)
+        if run.kind == OTHERS:
             status, times = self.rows["status"][run.rows], self.rows["time"][run.rows]
             calls.let_leave(self.bolt, status, times)
-        if run.kind != _WINDOWS:
+        if run.kind != WINDOWS:
             return
         notes = self._notes()
         blocked: set[int] = set()
@@ -549,6 +547,9 @@ class TaskWindows:
         }
         leaving = self.windows.leaving(self.rows, run.plan, run.failed)
         record.leaving = np.searchsorted(run.rows, leaving)
+
+    def _calls(self, bolt: WindowedBolt, record: WindowRecord, rows: Longs) -> WindowCalls:
+        return WindowCalls(bolt, record, self.rows, rows, self._accumulators)
 
     def _notes(self) -> ExecutionNotes | None:
         """Return the notes that name a window which kills its process; None if no held row was
@@ -573,7 +574,7 @@ class TaskWindows:
 
     def _failed(
         self,
-        run: _Run,
+        run: StepPlan,
         id_: WindowId,
         error: BaseException,
         places: Longs,

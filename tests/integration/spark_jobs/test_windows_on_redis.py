@@ -14,6 +14,7 @@ from tiercel import BasicBolt, Sliding, TopologyBuilder, WindowedBolt, tumbling
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.state.redis_store import RedisStateStore
 
 MS = timedelta(milliseconds=1)
 
@@ -32,6 +33,11 @@ class Now(Numbers):
     timestamp_field = ""
 
 
+class Once(Numbers):
+    window = tumbling(20 * MS)
+    once = True
+
+
 class Keep(BasicBolt):
     def execute(self, tup, collector):
         pass
@@ -45,8 +51,12 @@ def pump_of(redis_url, bolt):
     builder.set_bolt("end", Keep()).shuffle_grouping("windows")
     topology = builder.build()
     spec = ledger_spec_of(topology, (redis_url,))
-    with closing(open_inboxes(spec)) as inboxes, closing(open_ledger(spec)) as ledger:
-        yield Pump(topology, inboxes=inboxes, ledger=ledger)
+    with (
+        closing(open_inboxes(spec)) as inboxes,
+        closing(open_ledger(spec)) as ledger,
+        closing(RedisStateStore(spec, 1)) as state,
+    ):
+        yield Pump(topology, inboxes=inboxes, ledger=ledger, state=state)
 
 
 @pytest.mark.parametrize("effects", range(10))
@@ -88,4 +98,40 @@ def test_windows_in_processing_time_close_by_the_clock_of_the_server(redis_url):
             return len(pump.acked) == len(roots)
 
         wait_until(all_acked, 10, "all windows closed")
+        assert not pump.failed
+
+
+@pytest.mark.parametrize("effects", range(10))
+def test_what_comes_again_repeats_its_window_though_processes_die(redis_url, effects):
+    with pump_of(redis_url, Once()) as pump:
+        tasks = pump.topology.task_ids("windows")
+        rows = [[n % 2, 5 * n] for n in range(1, 12)]
+        names = [str(n) for n in range(1, 12)]
+        first = pump.feed(*rows, identities=names)
+        pump.send()
+        with killed_after(effects):
+            pump.work(*tasks)
+        pump.take_over(*tasks)
+        pump.work(*tasks)
+        # Each of the first windows of both keys has closed: all of its messages come again.
+        again = pump.feed(*rows[:7], identities=names[:7])
+        pump.send()
+        with killed_after(effects):
+            pump.work(*tasks)
+        pump.take_over(*tasks)
+        pump.work(*tasks)
+        found = [
+            (tuple(values), key)
+            for chunk in pump.chunks("end")
+            for values, key in zip(
+                chunk.values.column("numbers").to_pylist(),
+                chunk.lineage.keys[:, :2].tolist(),
+                strict=True,
+            )
+        ]
+        results = {(values, tuple(key)) for values, key in found}
+        assert len(found) > len(results) == 4
+        assert len({key for _, key in results}) == 4
+        pump.run()
+        assert sorted(pump.acked) == sorted([*first[:7], *again])
         assert not pump.failed

@@ -329,7 +329,15 @@ def test_many_that_are_known_do_not_hold_up_redis(make_spec, redis_url, shards):
     assert took_us < 500_000
 
 
-def test_a_remembered_tuple_takes_fifty_two_bytes(make_spec, redis_url, monkeypatch):
+@pytest.mark.parametrize(
+    ("record", "most"),
+    [
+        pytest.param(pack_emissions([("default", ("falcon", 1_234), None, 0)]), 52, id="emission"),
+        pytest.param(b"", 39, id="window in event time"),
+        pytest.param(bytes(range(16)), 56, id="name of a window"),
+    ],
+)
+def test_a_remembered_tuple_takes_fifty_two_bytes(make_spec, redis_url, monkeypatch, record, most):
     """Measured with a word and an emitted number, and with buckets as full as for a million marks.
 
     16 of the bytes are a digest that tells another message with the same identity apart. A digest
@@ -341,8 +349,7 @@ def test_a_remembered_tuple_takes_fifty_two_bytes(make_spec, redis_url, monkeypa
     count = 128 * (1_000_000 >> 13)
     for step, start in enumerate(range(0, count, 1_000), start=1):
         marks = {
-            key_of(f"{number}"): secrets.token_bytes(16)
-            + pack_emissions([("default", ("falcon", 1_234), None, 0)])
+            key_of(f"{number}"): secrets.token_bytes(16) + record
             for number in range(start, min(start + 1_000, count))
         }
         commit_turn(begin(store, "count", 0, step), Writes(marks=marks), "d")
@@ -350,7 +357,7 @@ def test_a_remembered_tuple_takes_fifty_two_bytes(make_spec, redis_url, monkeypa
     buckets = StateKeys(spec.topology, 0, "count").buckets(128)
     with connect(redis_url) as client:
         assert sum(client.hlen(bucket) for bucket in buckets) == count
-        assert sum(client.memory_usage(bucket) for bucket in buckets) / count <= 52
+        assert sum(client.memory_usage(bucket) for bucket in buckets) / count <= most
 
 
 # -- any number of tasks, deaths anywhere ------------------------------------------------------

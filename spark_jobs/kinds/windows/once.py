@@ -1,0 +1,458 @@
+"""``WindowedBolt.once``: each window emits its result once, whatever is delivered again.
+
+The state store has two kinds of marks of such a bolt (``spark_jobs.state.store``), which are
+written with the step that closes a window:
+
+* of the window: the run in which it closed, and its emissions;
+* of each tuple that leaves with it: the digest of its message, and the name of the window, unless
+  the window follows from the timestamp.
+
+A tuple that comes and has a mark is in no window. It repeats the emissions of its windows, anchored
+to itself. The keys of these emissions are made of the window's name, so bolts behind with ``once``
+recognise them. ``docs/decisions/windows-once.md`` says why this is enough.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from typing import Any, cast
+
+import numpy as np
+
+from tiercel.acker.ids import KEY_BYTES, said_by
+from tiercel.acker.inbox.contract import Covered
+from tiercel.queues.retry import RetryPolicy
+from tiercel.spark_jobs.bolts.verdicts import Reject
+from tiercel.spark_jobs.bolts.windowed_bolt import Sliding, WindowedBolt
+from tiercel.spark_jobs.emitting.fold import join_keys
+from tiercel.spark_jobs.errors import OtherMessageError
+from tiercel.spark_jobs.kinds.windows.assigners import Closing, TimeWindows
+from tiercel.spark_jobs.kinds.windows.backlog import REPEATS, WINDOWS, Place, StepPlan
+from tiercel.spark_jobs.kinds.windows.rows import DEAD, GOOD, LATE, MARKED, Longs
+from tiercel.spark_jobs.kinds.windows.step import (
+    WindowCalls,
+    WindowRecord,
+    WindowRecorder,
+    WindowResult,
+    why_late,
+)
+from tiercel.spark_jobs.kinds.windows.task import TaskWindows
+from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.running.around import Around
+from tiercel.spark_jobs.running.backlog import OpenEntry, Share
+from tiercel.spark_jobs.running.kind import Fetch, StepInput
+from tiercel.spark_jobs.running.once import (
+    ONCE_REPEATED,
+    ONCE_UNKEYED,
+    ONCE_UNSURE,
+    OTHER_MESSAGE,
+    UNKEYED,
+    packed_as_plain,
+    received_streams,
+    there,
+    unpack_emissions,
+)
+from tiercel.spark_jobs.running.states import TaskStates
+from tiercel.spark_jobs.running.step import Done, Execution, Step
+from tiercel.spark_jobs.suspects.notes import ExecutionNotes
+from tiercel.spark_jobs.topology.windowing import Windowing
+
+# Parts of a mark of a tuple, and of the mark of a window.
+_CONTENT = slice(0, 16)
+_NAME = slice(16, 32)
+_RUN_BYTES = 8
+_NONE = bytes(KEY_BYTES)
+# Names of windows that are known not to have closed.
+_MOST_KNOWN = 200_000
+
+
+@dataclass(kw_only=True, slots=True)
+class _Fresh:
+    """An entry whose rows are not looked up yet."""
+
+    entry: OpenEntry
+    columns: dict[str, Longs]
+    before: Longs
+    is_new: bool
+
+
+@dataclass(kw_only=True, slots=True)
+class _Repeat:
+    """The emissions of one window that are repeated, by rows, with the window's number for each."""
+
+    packed: bytes
+    rows: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+
+class _OnceCalls(WindowCalls):
+    """Executes windows that have not closed before, and notes their emissions."""
+
+    # Names a window; and the marks of windows that have closed before.
+    name: Callable[[Closing], bytes]
+    closed: Mapping[bytes, bytes]
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        # The windows that were executed.
+        self.done: list[tuple[Closing, WindowResult]] = []
+
+    def close(self, one: Closing, key: Any, notes: ExecutionNotes | None) -> BaseException | None:
+        name = self.name(one)
+        if name in self.closed:
+            self._refuse(one)
+            return None
+        self._record.result = result = WindowResult(name=name)
+        error = super().close(one, key, notes)
+        self._record.result = None
+        if error is None and result.called:
+            self.done.append((one, result))
+        return error
+
+    def _refuse(self, one: Closing) -> None:
+        """Reject the rows of a window that has closed before, if they are in no other."""
+        window = self._bolt.window
+        if isinstance(window, Sliding) and window.slide == window.length:
+            places = np.searchsorted(self._rows, one.rows).tolist()
+            times = self._held["time"][one.rows].tolist()
+            for place, time_us in zip(places, times, strict=True):
+                reason = why_late(self._bolt, LATE, time_us)
+                self._record.note(place, reason, Reject(reason))
+
+
+class OnceWindows(TaskWindows):
+    """``TaskWindows`` of a bolt with ``once``."""
+
+    def __init__(
+        self, around: Around, task: int, windowing: Windowing, policy: tuple[RetryPolicy, int]
+    ) -> None:
+        super().__init__(around, task, windowing, policy)
+        self._fresh: list[_Fresh] = []
+        # By the window's name, what the next step repeats; and rows of other messages.
+        self._repeats: dict[bytes, _Repeat] = {}
+        self._strange: list[int] = []
+        # Number of rows with a mark.
+        self._marked = 0
+        self._origin = f"{around.topology.name}\n{self._component}\n"
+        self._unclosed: set[bytes] = set()
+        self._run_id = blake2b(around.run.encode(), digest_size=_RUN_BYTES).digest()
+        # The windows of a tuple follow from its timestamp.
+        self._by_bounds = self._by_time and isinstance(self.windows, TimeWindows)
+        self._retention_s = int(windowing.bolt.once_retention.total_seconds())
+
+    def execution(self) -> Execution:
+        plain = super().execution()
+        return replace(plain, execute=partial(self._begin, plain.execute), states=TaskStates)
+
+    def _begin(self, execute: Callable[[Any, Step], bool], bolt: WindowedBolt, step: Step) -> bool:
+        self._states = cast("TaskStates", step.states)
+        return execute(bolt, step)
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def _admit(
+        self, entry: OpenEntry, columns: dict[str, Longs], before: Longs, *, is_new: bool
+    ) -> None:
+        """Have the rows looked up before they are put into windows."""
+        self._fresh.append(_Fresh(entry=entry, columns=columns, before=before, is_new=is_new))
+
+    def _fetch_known(self, known: Place, fetch: Fetch) -> None:
+        super()._fetch_known(known, fetch)
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Look up the rows that came. Those that an earlier attempt knew have no marks, and have
+        repeated the emissions of closed windows.
+        """
+        fresh, self._fresh = self._fresh, []
+        self.changes += len(fresh)
+        names = [name for one in fresh if one.is_new for name in self._asks(one)]
+        marks = self.recall(list(dict.fromkeys(names))) if names else {}
+        if not self._by_bounds and marks:
+            named = dict.fromkeys([mark[_NAME] for mark in marks.values()])
+            marks |= self.recall(list(named))
+        if len(self._unclosed) > _MOST_KNOWN:
+            self._unclosed.clear()
+        for one in fresh:
+            self._admit_one(one, marks)
+
+    def _asks(self, one: _Fresh) -> Iterator[bytes]:
+        """Yield the names of marks that tell about rows: of their keys, and of their windows."""
+        yield from (key for key in _keys_of(one) if key != _NONE)
+        if self._by_bounds:
+            for key, last in set(self._windows_in(one)):
+                names = (name for name, _ in self._names_until(key, last))
+                yield from (name for name in names if name not in self._unclosed)
+
+    def _windows_in(self, one: _Fresh) -> Iterator[tuple[int, int]]:
+        """Yield the key of each row, and the end of its last window."""
+        windows = cast("TimeWindows", self.windows)
+        last = windows.last_end(one.columns["time"]).tolist()
+        return zip(one.columns["key"].tolist(), last, strict=True)
+
+    def _names_until(self, key: int, last: int) -> list[tuple[bytes, int]]:
+        """Return the names and ends of the windows of a row, given the end of the last one."""
+        windows = cast("TimeWindows", self.windows)
+        value = self._origin + repr(self.keys.value(key))
+        first = last - windows.length - bool(windows.length % windows.slide)
+        ends = range(last, first, -windows.slide)
+        return [(_name(value, end - windows.length, end), end) for end in ends]
+
+    def _admit_one(self, one: _Fresh, marks: Mapping[bytes, bytes]) -> None:
+        status = one.columns["status"]
+        found: dict[int, list[tuple[bytes, int]]] = {}
+        foreign: list[int] = []
+        if one.is_new:
+            keys = _keys_of(one)
+            marked = [at for at, key in enumerate(keys) if key in marks and status[at] == GOOD]
+            status[marked] = MARKED
+            for at in marked:
+                mark = marks[keys[at]]
+                if said_by(_lanes_of(one, at)).contradicts(
+                    int.from_bytes(mark[_CONTENT], "little")
+                ):
+                    foreign.append(at)
+                elif not self._by_bounds:
+                    found[at] = [(mark[_NAME], 0)]
+            if self._by_bounds:
+                self._find_closed(one, keys, marks, found)
+        size = self.rows.size
+        super()._admit(one.entry, one.columns, one.before, is_new=one.is_new)
+        self._marked += int((status == MARKED).sum())
+        self._others -= int((status == MARKED).sum())
+        self._strange += [size + at for at in foreign]
+        for at, windows in found.items():
+            for name, number in windows:
+                if name in marks and at not in foreign:
+                    packed = marks[name][_RUN_BYTES:]
+                    repeat = self._repeats.setdefault(name, _Repeat(packed=packed))
+                    repeat.rows.append(size + at)
+                    repeat.numbers.append(number)
+
+    def _find_closed(
+        self,
+        one: _Fresh,
+        keys: Sequence[bytes],
+        marks: Mapping[bytes, bytes],
+        found: dict[int, list[tuple[bytes, int]]],
+    ) -> None:
+        """Find the closed windows that rows repeat; a row that was in none of them is late if all
+        of its windows have closed.
+        """
+        windows = cast("TimeWindows", self.windows)
+        status, times = one.columns["status"], one.columns["time"]
+        first = windows.first_end(times).tolist()
+        seen: dict[tuple[int, int], list[tuple[bytes, int]]] = {}
+        for at, place in enumerate(self._windows_in(one)):
+            if place not in seen:
+                seen[place] = self._names_until(*place)
+                self._unclosed.update(name for name, _ in seen[place] if name not in marks)
+            named = [(name, end) for name, end in seen[place] if end >= first[at]]
+            closed = [(name, end) for name, end in named if name in marks]
+            if not closed or status[at] not in (GOOD, MARKED):
+                continue
+            if status[at] == GOOD and not self._copies.holds(keys[at]):
+                if len(closed) == len(named):
+                    status[at] = LATE
+                    continue
+                # Windows of this run that have closed did not have it.
+                closed = [one for one in closed if not marks[one[0]].startswith(self._run_id)]
+            found[at] = [(name, (end - first[at]) // windows.slide) for name, end in closed]
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def next_step(self, *, must: bool) -> StepPlan | None:
+        self.run = None
+        self._look_up()
+        if self._repeats or self._marked:
+            if self._clock() >= self._rests_until:
+                self.run = StepPlan(kind=REPEATS, rows=self._repeating())
+            return self.run
+        return super().next_step(must=must)
+
+    def _repeating(self) -> Longs:
+        """Return the rows that repeat emissions, or only leave."""
+        held = [row for repeat in self._repeats.values() for row in repeat.rows]
+        rows = np.zeros(self.rows.size, bool)
+        rows[held] = True
+        status = self.rows["status"]
+        rows &= status == GOOD
+        rows |= status == MARKED
+        return np.flatnonzero(rows & self.rows.alive)
+
+    def repeat(self, covered: Covered, fetch: Fetch) -> StepInput:
+        found = super().repeat(covered, fetch)
+        run = cast("StepPlan", self.run)
+        if run.kind != REPEATS:
+            return found
+        run.rows = self._repeating()
+        return StepInput(shares=self.shares(run.rows))
+
+    def _remove(self, rows: Longs, *, with_windows: bool) -> None:
+        super()._remove(rows, with_windows=with_windows)
+        if cast("StepPlan", self.run).kind == REPEATS:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the repeats, which have been made."""
+        self._repeats.clear()
+        self._strange.clear()
+        self._marked = 0
+
+    def conflicted(self, shares: Sequence[Share], done: Done) -> None:
+        # The marks of the earlier attempt may stay.
+        self._unclosed.clear()
+        super().conflicted(shares, done)
+
+    def _drop(self, run: StepPlan) -> None:
+        marked = run.rows[self.rows["status"][run.rows] == MARKED]
+        marked = marked[self.rows.alive[marked]]
+        self.rows["status"][marked] = DEAD
+        self._others += len(marked)
+        self._forget()
+        super()._drop(replace(run, rows=np.setdiff1d(run.rows, marked)))
+
+    # -- execution -------------------------------------------------------------------------------
+
+    def execute(self, bolt: WindowedBolt, record: WindowRecord) -> None:
+        run = cast("StepPlan", self.run)
+        if run.kind == REPEATS:
+            self._repeat_emissions(record, run)
+            return
+        super().execute(bolt, record)
+        if run.kind == WINDOWS:
+            self._mark(record)
+
+    def _calls(self, bolt: WindowedBolt, record: WindowRecord, rows: Longs) -> WindowCalls:
+        run = cast("StepPlan", self.run)
+        closed: Mapping[bytes, bytes] = {}
+        self._keys = join_keys([chunk.lineage for chunk in record.chunks])
+        if run.kind == WINDOWS:
+            self._state = self._states.opened(self._task)
+            names = [self._name_of(one) for one in run.plan.closings] if self._by_bounds else []
+            closed = self._state.recall(names) if names else {}
+        calls = _OnceCalls(bolt, record, self.rows, rows, self._accumulators)
+        calls.name, calls.closed = self._name_of, closed
+        self._executed = calls
+        return calls
+
+    def _name_of(self, one: Closing) -> bytes:
+        """Return the name of a window; empty if no copy of its tuples can be recognised."""
+        value = self._origin + repr(self.keys.value(one.key))
+        if self._by_bounds:
+            return _name(value, one.start, one.end)
+        if self._keys is None:
+            return b""
+        # In a new run another window may have the same bounds.
+        places = np.searchsorted(cast("StepPlan", self.run).rows, one.rows)
+        tuples = self._keys[places, :2].sum(axis=0, dtype=np.uint64)
+        return _name(value, one.start, one.end, tuples.tobytes()) if tuples.any() else b""
+
+    def _mark(self, record: WindowRecord) -> None:
+        """Mark the windows that have closed, and the tuples that leave."""
+        marks = self._state.marks
+        names: dict[int, bytes] = {}
+        received = received_streams(record)
+        for one, result in self._executed.done:
+            if not result.name:
+                continue
+            noted = [
+                (stream, values, task, number)
+                for stream, values, task, number, rows in result.noted
+                if stream in received and not record.reasons.keys() >= set(rows)
+            ]
+            marks[result.name] = self._run_id + packed_as_plain(record, noted)
+            self._unclosed.discard(result.name)
+            if not self._by_bounds:
+                places = np.searchsorted(cast("StepPlan", self.run).rows, one.rows)
+                names |= dict.fromkeys(places.tolist(), result.name)
+        self._mark_tuples(record, names, marks)
+
+    def _mark_tuples(
+        self, record: WindowRecord, names: Mapping[int, bytes], marks: dict[bytes, bytes]
+    ) -> None:
+        leaving = [row for row in record.leaving.tolist() if row not in record.reasons]
+        counts: Counter[str] = Counter()
+        lanes = [] if self._keys is None else self._keys[leaving].astype("<u8").tolist()
+        oldest = self._around.wall() - self._retention_s
+        packed = b"" if self._keys is None else self._keys[leaving].astype("<u8").tobytes()
+        size = len(packed) // len(lanes) if lanes else 0
+        for place, row in enumerate(leaving):
+            key = packed[place * size : place * size + KEY_BYTES] if size else _NONE
+            if key == _NONE:
+                counts[ONCE_UNKEYED] += 1
+                continue
+            content = packed[place * size + KEY_BYTES + 8 : (place + 1) * size]
+            marks[key] = content + names.get(row, b"")
+            since = lanes[place][2] & 0xFFFFFFFF
+            counts[ONCE_UNSURE] += 0 < since < oldest
+        self._report(record, counts)
+
+    def _report(self, record: WindowRecord, counts: Counter[str]) -> None:
+        if counts[ONCE_UNKEYED]:
+            record.report(UNKEYED)
+        if counts[ONCE_UNSURE]:
+            record.report(
+                "a message older than the remembered keys (once_retention = "
+                f"{self._retention_s} s) was processed: it may have been processed before"
+            )
+        record.more_counts = {**record.more_counts, **counts}
+
+    def _repeat_emissions(self, record: WindowRecord, run: StepPlan) -> None:
+        """Repeat the emissions of closed windows; tuples with marks leave."""
+        status = self.rows["status"]
+        for row in np.searchsorted(run.rows, self._strange).tolist():
+            record.note(row, *record.blame(OtherMessageError(OTHER_MESSAGE)))
+        for name, one in self._repeats.items():
+            rows, numbers = np.array(one.rows), np.array(one.numbers)
+            # A newer copy may have taken the place of a row.
+            stays = np.isin(rows, run.rows)
+            if not stays.any():
+                continue
+            places = np.searchsorted(run.rows, rows[stays])
+            record.result = WindowResult(name=name)
+            recorder = WindowRecorder(record, places, numbers[stays])
+            record.result = None
+            try:
+                recorder.during(partial(_emit_again, record, recorder, one.packed))
+            except RAISED as error:
+                failing = record.blame(error)
+                for place in places.tolist():
+                    record.note(place, *failing)
+        leaves = status[run.rows] == MARKED
+        record.leaving = np.flatnonzero(leaves)
+        record.more_counts = {ONCE_REPEATED: int(leaves.sum())}
+
+
+def _emit_again(record: WindowRecord, recorder: WindowRecorder, packed: bytes) -> None:
+    for stream, values, task, number in unpack_emissions(packed):
+        recorder.at(number)
+        if task is None:
+            recorder.emit(values, stream)
+        else:
+            recorder.emit_direct(there(record, stream, task), values, stream)
+
+
+def _name(key: str, start: int, end: int, tuples: bytes = b"") -> bytes:
+    """Return a name of a window that is the same in each process and run."""
+    content = b"window %d %d %b %b" % (start, end, tuples, key.encode(errors="surrogatepass"))
+    return blake2b(content, digest_size=KEY_BYTES).digest()
+
+
+def _keys_of(one: _Fresh) -> list[bytes]:
+    """Return the key of each row; zeros without one."""
+    keys = one.entry.chunk.lineage.keys
+    if keys is None:
+        return [_NONE] * len(one.entry.rows)
+    joined = keys[one.entry.rows][:, :2].astype("<u8").tobytes()
+    return [joined[at : at + KEY_BYTES] for at in range(0, len(joined), KEY_BYTES)]
+
+
+def _lanes_of(one: _Fresh, at: int) -> bytes:
+    keys = cast("Any", one.entry.chunk.lineage.keys)
+    lanes: bytes = keys[one.entry.rows[at]].astype("<u8").tobytes()
+    return lanes
