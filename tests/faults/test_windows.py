@@ -75,14 +75,15 @@ def firsts(folder: Path, expected: Collection[Row]) -> dict[tuple[str, str, int]
 class Windows(Wired):
     """The topology on private servers."""
 
-    def __init__(self, folder: Any, *, servers: Servers) -> None:
+    def __init__(self, folder: Any, *, servers: Servers, once: bool) -> None:
         super().__init__(
-            "tests.faults.windowed:topology",
+            f"tests.faults.windowed:{'topology_once' if once else 'topology'}",
             windowed.QUEUE,
             folder,
             master="local[2]",
             servers=servers,
         )
+        self.once = once
         self.published = 0
         self.publishing = False
 
@@ -144,6 +145,9 @@ class Windows(Wired):
         wait_until(lambda: self.acked_all(len(last)), _WITHIN_S, "each message to be acked")
         written = [row for row in windowed.results(self.folder) if not row[1].startswith("closes")]
         dead = self.dead_lettered()
+        if self.once:
+            assert not [row for row in written if row[0].endswith(windowed.AGAIN)]
+            assert not dead
         print(f"{len(written) - len(expected)} of {len(expected)} again, {dead} late")  # noqa: T201
 
     def holds_the_open_ones(self, frame: pd.DataFrame) -> None:
@@ -168,19 +172,20 @@ class Windows(Wired):
         return depth is not None and depth.ready + (depth.unacked or 0) <= but
 
 
-@pytest.fixture
-def windows(tmp_path: Any, servers: Servers) -> Iterator[Windows]:
-    with Windows(tmp_path, servers=servers) as running:
+@pytest.fixture(params=[False, True], ids=["at least once", "once"])
+def windows(tmp_path: Any, servers: Servers, request: pytest.FixtureRequest) -> Iterator[Windows]:
+    with Windows(tmp_path, servers=servers, once=request.param) as running:
         yield running
 
 
+@pytest.mark.parametrize("once", [False, True])
 def test_the_topology_equals_a_batch_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, once: bool
 ) -> None:
     """Its bolts, its results and the comparison are right where nothing dies."""
     monkeypatch.setenv(EFFECTS, str(tmp_path))
     frame = events(EVENTS, seed=1, apart=APART)
-    with LocalCluster(windowed.topology(), starts_at=START + timedelta(days=1)) as cluster:
+    with LocalCluster(windowed.topology(once=once), starts_at=START + timedelta(days=1)) as cluster:
         for body in [*bodies_of(frame), *bodies_of(closers(frame, 40))]:
             cluster.feed_body(body)
         cluster.run_until_idle()
