@@ -3,8 +3,9 @@ with their ids; and the parcels in which chunks are sent.
 
 On the wire (an entry of an inbox) a chunk is an Arrow IPC stream of one batch: the stream's typed
 columns, then ``__keys`` (40 bytes each) if any tuple has a key, then ``__roots`` and ``__edges``
-(list<uint64>, parallel), with the route in the schema's metadata; behind it, if a tuple's trace is
-recorded, the contexts (contexts.py). Nothing is ever unpickled.
+(parallel; uint64 if each tuple is in one tree, else list<uint64>), with the route in the schema's
+metadata; behind it, if a tuple's trace is recorded, the contexts (contexts.py). Nothing is ever
+unpickled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +27,7 @@ from tiercel.acker.errors import BadChunkError
 from tiercel.acker.ids import LANES, seed_array
 from tiercel.acker.inbox.contexts import Contexts, contexts_in, written_contexts
 
-# Row numbers.
-Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]  # row numbers
 
 # The columns after the stream's own, and the metadata key of the route.
 _KEYS = "__keys"
@@ -34,12 +35,10 @@ _ROOTS = "__roots"
 _EDGES = "__edges"
 _ROUTE = b"tiercel"
 _ID = pa.uint64()
-_IDS = pa.list_(_ID)
-_KEY = pa.binary(8 * LANES)
+_IDS, _KEY = pa.list_(_ID), pa.binary(8 * LANES)
 
 # Bounds on one chunk in a line.
-_SHARED_TUPLES = 1_000
-_SHARED_BYTES = 64 * 1024
+_SHARED_TUPLES, _SHARED_BYTES = 1_000, 64 * 1024
 
 # The types of ``queues.values.schema`` without decimals, times, lists, structs and maps of strings:
 # each value has bytes of its own.
@@ -73,9 +72,7 @@ _PAIRS = pa.list_(pa.field("entries", _PAIR, nullable=False))
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF
 _END = _FRAME.pack(_CONTINUES, 0)
-_U16 = struct.Struct("<H")
-_U32 = struct.Struct("<I")
-_I32 = struct.Struct("<i")
+_U16, _U32, _I32 = map(struct.Struct, ("<H", "<I", "<i"))
 # Longer headings, of streams with thousands of columns, are not cached.
 _CACHED_BYTES = 16 * 1024
 # All errors that pyarrow, numpy and ``_is_compressed`` raise for damaged bytes; UnicodeDecodeError
@@ -181,8 +178,10 @@ def encode(chunk: Chunk) -> bytes:
     """Write a chunk as an Arrow IPC stream."""
     lineage = chunk.lineage
     keys = lineage.keys
-    schema, beginning = _written_heading(chunk.route, chunk.values.schema, keyed=keys is not None)
-    ids = [_written_ids(lineage.offsets, array) for array in (lineage.roots, lineage.edges)]
+    single = len(lineage.roots) == len(lineage.counts) and bool(lineage.counts.all())
+    schema, beginning = _written_heading(chunk.route, chunk.values.schema, keys is not None, single)
+    offsets = None if single else lineage.offsets
+    ids = [_written_ids(offsets, array) for array in (lineage.roots, lineage.edges)]
     if keys is not None:
         buffer = pa.py_buffer(keys.astype("<u8").tobytes())
         ids.insert(0, pa.Array.from_buffers(_KEY, len(keys), [None, buffer]))
@@ -192,9 +191,11 @@ def encode(chunk: Chunk) -> bytes:
     return b"".join((beginning, batch.serialize(), _END, behind))
 
 
-def _written_ids(offsets: NDArray[np.int32], ids: NDArray[np.uint64]) -> pa.Array:
+def _written_ids(offsets: NDArray[np.int32] | None, ids: NDArray[np.uint64]) -> pa.Array:
     # Made of their buffers: ``pa.array`` takes three times as long for a few ids.
     values = pa.Array.from_buffers(_ID, len(ids), [None, pa.py_buffer(ids)])
+    if offsets is None:
+        return values
     buffers = [None, pa.py_buffer(offsets)]
     return pa.Array.from_buffers(_IDS, len(offsets) - 1, buffers, children=[values])
 
@@ -226,14 +227,17 @@ def encode_parts(chunk: Chunk) -> list[tuple[bytes, int]]:
 
 
 @lru_cache(maxsize=1024)
-def _written_heading(route: Route, values: pa.Schema, *, keyed: bool) -> tuple[pa.Schema, bytes]:
-    """Return the schema of all chunks on one route, and its message.
+def _written_heading(
+    route: Route, values: pa.Schema, keyed: bool, single: bool
+) -> tuple[pa.Schema, bytes]:
+    """Return the schema of chunks on one route, and its message; ``single``: each tuple is in one
+    tree.
 
     Cached, because writing the message is half the cost of a small chunk.
     """
     names = f"{route.source_task}\n{route.target_task}\n{route.component}\n{route.stream}"
     ids = [pa.field(_KEYS, _KEY)] if keyed else []
-    ids += [pa.field(_ROOTS, _IDS), pa.field(_EDGES, _IDS)]
+    ids += [pa.field(name, _ID if single else _IDS) for name in (_ROOTS, _EDGES)]
     schema = pa.schema([*values, *ids], metadata={_ROUTE: names.encode()})
     return schema, schema.serialize().to_pybytes()
 
@@ -306,9 +310,9 @@ def _heading(head: bytes) -> _Heading:
             raise BadChunkError(
                 f"column {column.name[:50]!r} is a {str(column.type)[:50]}, which no stream has"
             )
-    if [field.name for field in fields[-2:]] != [_ROOTS, _EDGES] or any(
-        field.type != _IDS for field in fields[-2:]
-    ):
+    if [field.name for field in fields[-2:]] != [_ROOTS, _EDGES] or {
+        field.type for field in fields[-2:]
+    } not in ({_ID}, {_IDS}):
         raise BadChunkError("its last columns are not the ids of trees and edges")
     source, target, component, stream = schema.metadata[_ROUTE].decode().split("\n")
     route = Route(
@@ -426,15 +430,15 @@ def _lineage(*columns: pa.Array, contexts: Contexts | None) -> Lineage:
 
 def _ids(column: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
     """Return the offsets and the values of a column of ids."""
-    values = column.values
+    values = column if column.type == _ID else column.values
     if column.null_count or values.null_count:
         raise BadChunkError("an id of its trees and edges is missing")
-    _, offsets, _, ids = column.buffers()
+    ids = np.frombuffer(values.buffers()[1] or b"", "<u8", len(values))
+    if values is column:
+        return np.arange(len(ids) + 1, dtype=np.int32), ids
+    offsets = column.buffers()[1]
     count = len(column) + 1 if offsets is not None and offsets.size else 0
-    return (
-        np.frombuffer(offsets or b"", "<i4", count),
-        np.frombuffer(ids or b"", "<u8", len(values)),
-    )
+    return np.frombuffer(offsets or b"", "<i4", count), ids
 
 
 def _keys(column: pa.Array) -> NDArray[np.uint64]:
@@ -496,28 +500,24 @@ def parcels_of(
 
     A chunk is never split: a chunk over the bounds gets a parcel of its own.
     """
-    parcels: list[Parcel] = []
-    first = size = tuples = 0
+    cuts = [0]
+    size = tuples = 0
     for at, (chunk, count) in enumerate(chunks):
         size += len(chunk)
         tuples += count
-        if at > first and (size > PARCEL_BYTES or tuples > PARCEL_TUPLES):
-            parcels.append(_parcel(target, chunks[first:at], len(parcels), bounded=bounded))
-            first, size, tuples = at, len(chunk), count
-    parcels.append(_parcel(target, chunks[first:], len(parcels), bounded=bounded))
-    return parcels
-
-
-def _parcel(
-    target: int, chunks: Sequence[tuple[bytes, int]], part: int, *, bounded: bool
-) -> Parcel:
-    return Parcel(
-        target=target,
-        chunks=[payload for payload, _ in chunks],
-        tuples=[count for _, count in chunks],
-        bounded=bounded,
-        part=part,
-    )
+        if at > cuts[-1] and (size > PARCEL_BYTES or tuples > PARCEL_TUPLES):
+            cuts.append(at)
+            size, tuples = len(chunk), count
+    return [
+        Parcel(
+            target=target,
+            chunks=[payload for payload, _ in chunks[first:end]],
+            tuples=[count for _, count in chunks[first:end]],
+            bounded=bounded,
+            part=part,
+        )
+        for part, (first, end) in enumerate(pairwise([*cuts, len(chunks)]))
+    ]
 
 
 def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:

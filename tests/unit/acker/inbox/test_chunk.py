@@ -30,6 +30,7 @@ ROW = [
     {"ä": "b", "none": None, "": ""}, [{"a": "x", "b": [WHEN.date()], "c": None}, None],
 ]  # fmt: skip
 IDS = pa.array([[1]], pa.list_(pa.uint64()))
+ID = pa.array([1], pa.uint64())
 HEAD = {b"tiercel": b"1\n2\ns\ndefault"}
 
 
@@ -67,7 +68,7 @@ def offsets(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}i", *numbers)
 
 
-@pytest.mark.parametrize("counts", [(), (1,), (0, 2, 1)])
+@pytest.mark.parametrize("counts", [(), (1,), (1, 1, 1), (0, 2, 1)])
 def test_what_was_written_is_read(counts):
     rows = [ROW, [None] * len(ROW), ROW][: len(counts)]
     found = decode(written(rows, *counts))
@@ -76,6 +77,17 @@ def test_what_was_written_is_read(counts):
     assert found.values.schema == EVERY_TYPE.arrow
     for name in ("offsets", "roots", "edges"):
         assert np.array_equal(getattr(found.lineage, name), getattr(lineage(*counts), name))
+
+
+def test_tuples_of_one_tree_each_take_the_bytes_of_their_ids_alone():
+    schema = Schema.parse("n long")
+    sizes = [
+        len(written([[1]] * 1_000, *counts, schema=schema))
+        for counts in ([1] * 1_000, [0, 2, *[1] * 998])
+    ]
+    assert 24_000 <= sizes[0] < 25_000
+    # An offset of four bytes for each list, twice.
+    assert sizes[1] - sizes[0] >= 8_000
 
 
 def test_a_part_of_a_larger_batch_is_written_as_if_it_were_alone():
@@ -107,6 +119,8 @@ TORN = {
     "trees that are texts": ipc(pa.array([1]), pa.array([["x"]]), pa.array([["x"]])),
     "trees that are signed": ipc(pa.array([1]), *[pa.array([[-1]], pa.list_(pa.int64()))] * 2),
     "a tree that is missing": ipc(pa.array([1]), pa.array([[None]], pa.list_(pa.uint64())), IDS),
+    "an id that is missing": ipc(pa.array([1]), pa.array([None], pa.uint64()), ID),
+    "a list of trees beside one edge": ipc(pa.array([1]), IDS, ID),
     "no list for a tuple": ipc(pa.array([1]), pa.array([None], pa.list_(pa.uint64())), IDS),
     "more trees than edges": ipc(pa.array([1]), pa.array([[1, 2]], pa.list_(pa.uint64())), IDS),
     "other names": ipc(pa.array([1]), IDS, IDS, names=["a", "b", "c"]),
