@@ -114,9 +114,10 @@ def _bytes(body: bytes) -> list[Any]:
 def _json_decoder(schema: Schema) -> Decoder:
     columns = [(field.name, check_of(field), _without(field)) for field in schema.fields]
     exact = schema.has_decimals
+    wanted = f"the fields ({schema})"
 
     def decode(body: bytes) -> list[Any]:
-        value = object_in(body, f"the fields ({schema})", exact=exact)
+        value = object_in(body, wanted, exact=exact)
         get = value.get
         try:
             return [

@@ -210,9 +210,10 @@ def _dataclass(model: type[Any], columns: Mapping[str, _Column]) -> Decoder:
     schema = Schema.parse(fields_of(model))
     made = _made(model, columns)
     checks = [(field, check_of(field, made.inner.get(field.name))) for field in schema.fields]
+    wanted, exact = f"the fields ({schema})", schema.has_decimals
 
     def decode(body: bytes) -> list[Any]:
-        value = object_in(body, f"the fields ({schema})", exact=schema.has_decimals)
+        value = object_in(body, wanted, exact=exact)
         given = {
             field.name: member_of(value, field, check)
             for field, check in checks
