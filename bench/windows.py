@@ -28,14 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
 
-from bench.rig import Running, fill, running, servers
+from bench.rig import BenchError, Running, fill, running, servers
 from bench.server import redis_server
 from bench.throughput import drain
 from tests.support.pump import Pump, Source
 from tiercel import BasicBolt, TopologyBuilder, WindowedBolt, tumbling
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.metrics.contract import total_of
-from tiercel.spark_jobs.running.counting import WINDOWS_CLOSED
+from tiercel.spark_jobs.running.counting import WINDOWS_CLOSED, WINDOWS_LATE
 from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.workers.config import Settings
 
@@ -53,6 +53,8 @@ _APART_MS = 10_000_000
 _WARM_UP = 20_000
 _FEW = 2_000
 _AT_ONCE = 5_000
+# Processes report their counters each second.
+_REPORTED_S = 2.0
 _STEPS = 21
 # One key of eleven characters, and two numbers.
 _FIELDS = "key string, at long, n long"
@@ -99,7 +101,12 @@ def once(topology: Running, kind: str, starts: Iterator[int], sentences: int) ->
     words = partial(
         counted, topology.settings, topology.name, "add" if kind == "summed" else "count"
     )
-    drained = drain(topology, kind, sentences, publish, words)
+    try:
+        drained = drain(topology, kind, sentences, publish, words)
+    except BenchError as error:
+        time.sleep(_REPORTED_S)
+        late = topology.totals("count")[WINDOWS_LATE]
+        raise BenchError(f"{error}; {late:,} words were late") from error
     print(drained.line(), flush=True)
     return drained.steady_per_s or drained.whole_per_s
 

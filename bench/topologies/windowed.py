@@ -41,7 +41,8 @@ class Sum(AggregatingBolt):
 
     window = tumbling(timedelta(seconds=10))
     timestamp_field = "at"
-    idle = timedelta(seconds=1)
+    # Its last window closes after this time. A task of ``split`` may be slow at its start.
+    idle = timedelta(seconds=3)
     output_fields = "word string, number long"
 
     def create(self) -> int:

@@ -2,7 +2,8 @@
 
 kind       the ``BoltKind``: takes what comes, and closes windows
 task       plans the steps of one task, and repeats sealed ones
-step       one step: its record, its collector and its calls
+step       the calls of one step, and the accumulators of windows
+record     the record of one step, and the collector of a call
 backlog    the backlog, whose entries stay in the inbox, and its reports to the spouts
 once       each window has one result, whatever comes again
 assigners  which rows each window has, and when it closes

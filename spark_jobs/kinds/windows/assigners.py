@@ -6,7 +6,7 @@ an index stays valid until ``HeldRows.compact``. Times are microseconds since 19
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ from tiercel.spark_jobs.kinds.windows.rows import (
     HeldRows,
     Longs,
     Mask,
+    each_once,
     micros,
     numbers_in,
 )
@@ -235,7 +236,7 @@ class TimeWindows:
 
     def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:
         if not self._stays:
-            return _rows_of(one for one in plan.closings if one.id not in failed)
+            return each_once(_rows_of(plan, failed), rows.size)
         open_ = self._still_open(plan, failed)
         held = self._due(rows, plan.watermark, all_of_them=bool(open_ or self._open))
         leaves = self.last_end(rows["time"][held]) + self._more <= plan.watermark
@@ -288,10 +289,9 @@ class TimeWindows:
         self._open = {(end, digest) for end, digest in state.get("open", ())}
 
 
-def _rows_of(closings: Iterable[Closing]) -> Longs:
-    """Return the rows of these windows, each once, ascending."""
-    parts = [one.rows for one in closings]
-    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+def _rows_of(plan: Plan, failed: AbstractSet[WindowId]) -> list[Longs]:
+    """Return the rows of the windows that are not tried again."""
+    return [one.rows for one in plan.closings if one.id not in failed]
 
 
 class SessionWindows:
@@ -390,8 +390,8 @@ class SessionWindows:
         self._next = min([one.end for one in found if id(one) not in taken], default=FOREVER)
         return Plan(closings=closings, watermark=watermark, waiting=waiting)
 
-    def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:  # noqa: ARG002 - a row is in one session
-        return _rows_of(one for one in plan.closings if one.id not in failed)
+    def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:
+        return each_once(_rows_of(plan, failed), rows.size)
 
     def close(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> None:  # noqa: ARG002 - what is held is open
         self._next = min([self._next, *(end for end, _ in failed)])

@@ -32,12 +32,10 @@ from tiercel.spark_jobs.emitting.fold import join_keys
 from tiercel.spark_jobs.errors import OtherMessageError
 from tiercel.spark_jobs.kinds.windows.assigners import Closing, TimeWindows
 from tiercel.spark_jobs.kinds.windows.backlog import REPEATS, WINDOWS, Place, StepPlan
+from tiercel.spark_jobs.kinds.windows.record import WindowRecord, WindowRecorder, WindowResult
 from tiercel.spark_jobs.kinds.windows.rows import DEAD, GOOD, LATE, MARKED, Longs
 from tiercel.spark_jobs.kinds.windows.step import (
     WindowCalls,
-    WindowRecord,
-    WindowRecorder,
-    WindowResult,
     why_late,
 )
 from tiercel.spark_jobs.kinds.windows.task import TaskWindows
@@ -117,7 +115,7 @@ class _OnceCalls(WindowCalls):
         """Reject the rows of a window that has closed before, if they are in no other."""
         window = self._bolt.window
         if isinstance(window, Sliding) and window.slide == window.length:
-            places = np.searchsorted(self._rows, one.rows).tolist()
+            places = self._number_of[one.rows].tolist()
             times = self._held["time"][one.rows].tolist()
             for place, time_us in zip(places, times, strict=True):
                 reason = why_late(self._bolt, LATE, time_us)

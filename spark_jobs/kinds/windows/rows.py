@@ -252,6 +252,14 @@ def numbers_in(keys: Longs, firsts: Longs, lasts: Longs) -> int:
     return int(np.maximum(0, ends - np.maximum(begins - 1, before)).sum())
 
 
+def each_once(parts: Iterable[Longs], size: int) -> Longs:
+    """Return the numbers in all parts, which are below ``size``, each once, ascending."""
+    among = np.zeros(size, bool)
+    for part in parts:
+        among[part] = True
+    return np.flatnonzero(among)
+
+
 class HeldRows:
     """Columns of the rows that a task holds."""
 

@@ -42,6 +42,7 @@ from tiercel.spark_jobs.kinds.windows.backlog import (
     WindowBacklog,
     roots_in,
 )
+from tiercel.spark_jobs.kinds.windows.record import WindowRecord
 from tiercel.spark_jobs.kinds.windows.rows import (
     DEAD,
     FOREVER,
@@ -55,13 +56,13 @@ from tiercel.spark_jobs.kinds.windows.rows import (
     Longs,
     Timestamps,
     Watermark,
+    each_once,
     micros,
 )
 from tiercel.spark_jobs.kinds.windows.step import (
     Accumulators,
     FailedWindows,
     WindowCalls,
-    WindowRecord,
     execution_of,
 )
 from tiercel.spark_jobs.running.around import Around
@@ -78,7 +79,7 @@ log = logging.getLogger(__name__)
 Recall = Callable[[Sequence[bytes]], dict[bytes, bytes]]
 
 # Rows of the windows that close in one step.
-_ROWS = 10_000
+_ROWS = 50_000
 # Tuples and bytes that are taken and still use room of the inbox.
 _ROOM_TUPLES = 4_000
 _ROOM_BYTES = 8 * 1024 * 1024
@@ -435,7 +436,7 @@ class TaskWindows:
     def _rows_of(self, plan: Plan) -> Longs:
         parts = [part for one in plan.closings for part in (one.rows, one.expired)]
         parts.append(self.windows.leaving(self.rows, plan, set()))
-        return np.unique(np.concatenate(parts))
+        return each_once(parts, self.rows.size)
 
     def _find_overdue(self) -> None:
         """Give back rows that have waited for so long that the broker would take them back."""
@@ -522,6 +523,7 @@ class TaskWindows:
         """Execute the step."""
         run = cast("StepPlan", self.run)
         calls = self._calls(bolt, record, run.rows)
+        calls.expect(run.plan.closings)
         if run.kind == OTHERS:
             status, times = self.rows["status"][run.rows], self.rows["time"][run.rows]
             calls.let_leave(self.bolt, status, times)
