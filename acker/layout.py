@@ -80,6 +80,11 @@ def paused_key(topology: str) -> str:
     return f"{topology_prefix(topology)}control:paused"
 
 
+def full_key(topology: str, spout: str) -> str:
+    """Return the key that exists while a task of a spout holds as many messages as it may."""
+    return f"{topology_prefix(topology)}control:full:{spout}"
+
+
 def shard_prefix(topology: str, shard: int) -> str:
     """Return the prefix of all keys of one shard: its hash tag, so that they lie on one
     server of a cluster.

@@ -34,18 +34,10 @@ def cpu_seconds() -> dict[str, float]:
 
     Ended processes do not count: take the difference of two readings while they all run.
     """
-    parents: dict[int, int] = {}
-    used: dict[int, float] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError, ValueError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-                used[int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICKS
     found: dict[str, float] = {}
-    for pid in _family(parents, os.getpid()):
+    for pid, fields in _family().items():
         role = _role(pid)
-        found[role] = found.get(role, 0.0) + used[pid]
+        found[role] = found.get(role, 0.0) + (int(fields[11]) + int(fields[12])) / _TICKS
     return found
 
 
@@ -60,14 +52,28 @@ def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
     )
 
 
-def _family(parents: dict[int, int], ancestor: int) -> set[int]:
-    family = {ancestor}
+def largest(role: str) -> int:
+    """Return the process of this role that has most memory."""
+    pages = {pid: int(fields[21]) for pid, fields in _family().items() if _role(pid) == role}
+    return max(pages, key=lambda pid: pages[pid])
+
+
+def _family() -> dict[int, list[str]]:
+    """Return this process and all its descendants, each with its line in ``stat`` from the third
+    field on.
+    """
+    lines: dict[int, list[str]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                lines[int(entry.name)] = (entry / "stat").read_text().rpartition(")")[2].split()
+    family = {os.getpid()}
     grown = True
     while grown:
-        children = {pid for pid, parent in parents.items() if parent in family} - family
+        children = {pid for pid, fields in lines.items() if int(fields[1]) in family} - family
         family |= children
         grown = bool(children)
-    return family
+    return {pid: lines[pid] for pid in family}
 
 
 def _role(pid: int) -> str:

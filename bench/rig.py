@@ -134,6 +134,11 @@ class Running:
         """Count the tuples in all inboxes, waiting or in an unfinished step."""
         return sum(one.tuples for one in self._inboxes.figures(self._every_inbox).values())
 
+    def held(self) -> int:
+        """Count the tuples in open windows, as last reported."""
+        figures = self._inboxes.figures(self._tasks).values()
+        return sum(one.windows.tuples for one in figures if one.windows is not None)
+
     def totals(self, component: str) -> Counter[str]:
         """Return the counters of a component, summed over its tasks, as last reported."""
         return total_of(self._metrics.totals(), component)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
+import signal
 import statistics
 import sys
 import time
@@ -28,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
 
-from bench.rig import BenchError, Running, fill, running, servers
+from bench.processes import largest
+from bench.rig import BenchError, Running, fill, running, servers, until
 from bench.server import redis_server
 from bench.throughput import drain
 from tests.support.pump import Pump, Source
@@ -55,6 +58,9 @@ _FEW = 2_000
 _AT_ONCE = 5_000
 # Processes report their counters each second.
 _REPORTED_S = 2.0
+# While a task that holds tuples is killed: windows close that often, for that long each time.
+_FED_S, _CLOSING_S = 0.5, 15.0
+_HOLD_S = 120.0
 _STEPS = 21
 # One key of eleven characters, and two numbers.
 _FIELDS = "key string, at long, n long"
@@ -180,6 +186,54 @@ def total(pump: Pump) -> int:
     return total_of(pump.metrics.totals(), "windows")[WINDOWS_CLOSED]
 
 
+def killed(settings: Settings, count: int) -> list[float]:
+    """Have a topology hold this number of tuples, and kill the process that holds them while
+    windows of other tuples close twice a second. Return the longest time without a result, without
+    a kill and after each, in seconds.
+    """
+    with running("held", settings, module="bench.topologies.windowed") as topology:
+        topology.wait_until_ready()
+        topology.tolerated = count
+        fill(settings, topology.queue, _open_window(count))
+        until(lambda: topology.check() or topology.held() >= count, _HOLD_S, "all to be held")
+        closed = partial(counted, settings, topology.name, "add")
+        found: list[float] = []
+        windows = numbers(1)
+        for kill in (False, True, True):
+            gaps = [0.0]
+            if kill:
+                os.kill(largest("Spark's Python"), signal.SIGKILL)
+            before, since = closed(), time.monotonic()
+            end = since + _CLOSING_S
+            fed_at = since
+            while (now := time.monotonic()) < end:
+                if now >= fed_at:
+                    number = next(windows)
+                    fill(settings, topology.queue, _closing(number))
+                    fed_at += _FED_S
+                if (done := closed()) != before:
+                    gaps.append(now - since)
+                    before, since = done, now
+                time.sleep(0.01)
+            found.append(max(*gaps, end - since))
+            told = "killed" if kill else "calm"
+            print(f"{told}: {found[-1]:.2f} s without a result", flush=True)
+        return found
+
+
+def _open_window(count: int) -> Iterator[bytes]:
+    """Return messages of ten words each, ``count`` in all, of one window."""
+    for first in range(0, count, 10):
+        words = " ".join(f"word{n % KEYS}" for n in range(first, first + 10))
+        yield json.dumps({"at": _HELD_MS + first % 9_000, "sentence": words}).encode()
+
+
+def _closing(number: int) -> Iterator[bytes]:
+    """Return messages that close a window of one tuple; see ``closes_one``."""
+    for at in (_FIRST_MS + number * _LENGTH_MS, _HELD_MS + (number + 1) * _LENGTH_MS):
+        yield json.dumps({"at": at, "sentence": "word1"}).encode()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The price of windows.")
     parser.add_argument("--sentences", type=int, default=100_000)
@@ -196,6 +250,8 @@ def main() -> None:
         print(f"{arguments.held:,} held, with identities: {found}", flush=True)
         figures |= {f"{name}_named": value for name, value in found.items()}
     with servers() as settings:
+        calm_s, *killed_s = killed(settings, arguments.held)
+        figures |= {"calm_s": calm_s, "killed_s": statistics.median(killed_s)}
         per_s = throughput(settings, arguments.sentences, arguments.rounds)
     figures |= {"counted_per_s": per_s[0], "summed_per_s": per_s[1], "ratio": per_s[1] / per_s[0]}
     print(json.dumps(figures))

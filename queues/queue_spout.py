@@ -245,6 +245,9 @@ class QueueSpout(Spout):
     def in_back_off(self) -> int:
         return 0 if self._consumer is None else self._consumer.waiting
 
+    def is_full(self) -> bool:
+        return self._consumer is not None and self._consumer.is_full
+
     def describe(self, msg_id: MsgId) -> Mapping[str, str]:
         _, epoch, tag = _message_id(msg_id)
         given = self._started.message_id(epoch, tag)

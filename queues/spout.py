@@ -215,6 +215,14 @@ class Spout:
         """
         return 0
 
+    def is_full(self) -> bool:
+        """Return True if it takes no message from the source before an earlier one is done.
+
+        Called about once per second. Windows do not take the silence of a full spout for the end of
+        its stream.
+        """
+        return False
+
     def describe(self, msg_id: MsgId) -> Mapping[str, str]:
         """Return what operators know a message by, for logs and views of its failure:
         ``message_id``, and where it came from, such as ``queue``.

@@ -77,3 +77,20 @@ def counted() -> Topology:
 
 def summed() -> Topology:
     return _topology("summed", Sum(), add=Add())
+
+
+class Hold(Sum):
+    """Holds the tuples of a window that stays open, while earlier ones close."""
+
+    lag = timedelta(seconds=1_000)
+    max_held = 1_000_000
+
+
+def held() -> Topology:
+    builder = TopologyBuilder("bench-held", Config())
+    spout = ObservedSpout("bench-held", fields="at long, sentence string")
+    builder.set_spout("sentences", spout)
+    builder.set_bolt("split", Split()).shuffle_grouping("sentences")
+    builder.set_bolt("count", Hold()).fields_grouping("split", "word")
+    builder.set_bolt("add", Add()).fields_grouping("count", "word")
+    return builder.build()

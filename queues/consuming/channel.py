@@ -5,9 +5,11 @@ messages that were delivered and not yet handed out.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from heapq import heappop, heappush
 from typing import Any
 
 from tiercel.queues.consuming.messages import Delivery, EpochSettings, OpenMessages
@@ -36,6 +38,40 @@ _AGAIN_PART = 4
 _PER_WAITING = 2
 
 
+class Released:
+    """A line of released messages, the first delivered in front. Thread-safe.
+
+    A run that ends releases its messages in any order. Handed out so, an old one would come after a
+    new one, and be late in its window.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # A heap: by channel and delivery tag.
+        self._heap: list[Delivery] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __getitem__(self, first: int) -> Delivery:
+        return self._heap[first]
+
+    def append(self, delivery: Delivery) -> None:
+        with self._lock:
+            heappush(self._heap, delivery)
+
+    def popleft(self) -> Delivery:
+        with self._lock:
+            return heappop(self._heap)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._heap.clear()
+
+
+Line = deque[Delivery] | Released
+
+
 class HandOut:
     """Lines of messages not yet handed out: redelivered messages, in turn with messages released
     here; behind both the new messages, with a line per priority, the highest in front.
@@ -53,7 +89,7 @@ class HandOut:
 
     def __init__(self) -> None:
         self._came_back: deque[Delivery] = deque()
-        self._released: deque[Delivery] = deque()
+        self._released = Released()
         self._fresh: deque[Delivery] = deque()
         # By priority; messages without one are in ``_fresh``.
         self._urgent: dict[int, deque[Delivery]] = {}
@@ -74,7 +110,7 @@ class HandOut:
     def take(self, limit: int) -> list[Delivery]:
         """Take the next messages, at most ``limit``."""
         found: list[Delivery] = []
-        first = (self._came_back, self._released)
+        first: tuple[Line, Line] = (self._came_back, self._released)
         while len(found) < limit and (first[0] or first[1]):
             line = first[self._released_next] or first[not self._released_next]
             self._released_next = not self._released_next
@@ -100,7 +136,7 @@ class HandOut:
             line.clear()
 
     @property
-    def _lines(self) -> tuple[deque[Delivery], ...]:
+    def _lines(self) -> tuple[Line, ...]:
         return (self._came_back, self._released, *self._new)
 
     def _line_of(self, delivery: Delivery) -> deque[Delivery]:
@@ -222,6 +258,11 @@ class Epoch:
     def is_open(self) -> bool:
         """True while messages can be settled."""
         return bool(self._channel.is_open)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the broker sends nothing before a message is settled. Any thread."""
+        return 0 < self.broker_consumer.prefetch <= self._book.unsettled
 
     # -- taking messages ---------------------------------------------------------------------------
 

@@ -112,6 +112,12 @@ class Consumer:
         epoch = self._epoch
         return 0 if epoch is None else len(epoch.messages.waiting)
 
+    @property
+    def is_full(self) -> bool:
+        """True if the broker sends no message before an open one is settled."""
+        epoch = self._epoch
+        return epoch is not None and epoch.is_full
+
     def open_messages(self) -> tuple[int, Mapping[int, Delivery]]:
         """Return the number of the current channel, and its open messages by delivery tag, which
         change meanwhile: for lookups only.

@@ -59,6 +59,11 @@ class AckBook:
         """
         return len(self._before)
 
+    @property
+    def unsettled(self) -> int:
+        """The same number of the newest consumer. Any thread."""
+        return len(self._newest)
+
     def mark(self) -> None:
         """Note that a new consumer subscribes at the broker."""
         self._before = self._newest

@@ -58,9 +58,10 @@ class Around:
     limits: Mapping[str, RateLimits] = field(default_factory=dict)
     # Seconds between two ticks, by component.
     ticks: Mapping[str, float] = field(default_factory=dict)
-    # Reads which bolts an operator has paused. Raises RedisUnavailableError.
+    # Reads which components send nothing for now: bolts that an operator has paused, and spouts
+    # that hold as many messages as they may. Raises RedisUnavailableError.
     read_paused: Callable[[], AbstractSet[str]] = frozenset
-    # The paused bolts, as read last.
+    # These components, as read last.
     paused: set[str] = field(default_factory=set)
     # The spans of this process; None: no traces.
     tracing: Tracing | None = None

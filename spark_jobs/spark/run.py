@@ -10,11 +10,12 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import compress
 from typing import Any
 
 from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.layout import paused_key
+from tiercel.acker.layout import full_key, paused_key
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.limits import LimitSpec, Rate, RedisLimits
 from tiercel.acker.metrics.redis import RedisMetrics
@@ -94,7 +95,7 @@ class Run:
                     for component, rate in rates_of(self.topology).items()
                 },
                 ticks=ticks_of(self.topology),
-                read_paused=partial(_paused, client, paused_key(name)),
+                read_paused=partial(_paused, client, self.topology),
                 tracing=tracing.start(self.otel, name),
             )
 
@@ -123,9 +124,18 @@ class Run:
                 tracing.flush()
 
 
-def _paused(client: Any, key: str) -> frozenset[str]:
-    with translated("look which bolts are paused"):
-        return frozenset(name.decode() for name in client.hkeys(key))
+def _paused(client: Any, topology: Topology) -> frozenset[str]:
+    """Return the components that send nothing: paused bolts, and spouts that are full."""
+    name, spouts = topology.name, list(topology.spouts)
+    with (
+        translated("look which bolts are paused"),
+        client.pipeline(transaction=False) as pipeline,
+    ):
+        pipeline.hkeys(paused_key(name))
+        pipeline.mget([full_key(name, spout) for spout in spouts])
+        paused, full = pipeline.execute()
+    found = {bolt.decode() for bolt in paused}
+    return frozenset(found.union(compress(spouts, [value is not None for value in full])))
 
 
 def ledger_spec_of(topology: Topology, redis_urls: tuple[str, ...]) -> LedgerSpec:

@@ -382,6 +382,12 @@ def has_cycle(topology: Topology) -> bool:
     return any(cycle_of(topology, topology.task_ids(bolt)[0]) for bolt in topology.bolts)
 
 
+def upstream(topology: Topology, component: str) -> frozenset[str]:
+    """Return all components whose tuples lead to this one, directly or not."""
+    others = {*topology.spouts, *topology.bolts} - {component}
+    return frozenset(one for one in others if component in reach(topology, one))
+
+
 def reach(topology: Topology, component: str) -> frozenset[str]:
     """Return this component and all components that are downstream of it."""
     found = {component}

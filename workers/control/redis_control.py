@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tiercel.acker.layout import paused_key, topology_prefix
+from tiercel.acker.layout import full_key, paused_key, topology_prefix
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.scripts import script_source
@@ -32,6 +32,8 @@ _PACKAGE = "tiercel.workers.control"
 # The number of the newest run, in the keys of the topology.
 RUN_KEY = "run"
 _NO_RUN = b"0"
+# A spout task notes each second that it is full.
+_FULL_LASTS = timedelta(seconds=5)
 
 
 class RedisControl:
@@ -43,6 +45,7 @@ class RedisControl:
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
+        self._topology = topology
         prefix = topology_prefix(topology)
         self._key = prefix + "control"
         self._kill_key = f"{self._key}:killed"
@@ -142,6 +145,11 @@ class RedisControl:
         with translated("look which bolts are paused"):
             found: Any = self._client.hkeys(self._pauses[1])
         return frozenset(name.decode() for name in found)
+
+    def note_full(self, spout: str) -> None:
+        """Note, for a few seconds, that a task of a spout holds as many messages as it may."""
+        with translated("note that a spout is full"):
+            self._client.set(full_key(self._topology, spout), "", px=_FULL_LASTS)
 
     def paused_since(self) -> dict[str, datetime]:
         """Return the paused bolts with the times of the orders, aware, UTC."""

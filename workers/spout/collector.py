@@ -109,7 +109,7 @@ class TaskCollector:
         self.task_id = task_id
         # The bolts that a tuple of the spout may lead to, directly or not; and the spout.
         self.leads_to = reach(topology, component)
-        self._component = component
+        self.component = component
         self._tally = tally
         self._root_ids = root_ids
         # True if tuples with a message id are tracked.
@@ -218,7 +218,7 @@ class TaskCollector:
             before = map(ack_vals.__getitem__, mine)
             ack_vals.update(zip(mine, map(xor, before, lineage.edges.tolist()), strict=True))
             route = Route(
-                component=self._component,
+                component=self.component,
                 stream=task_output.stream,
                 source_task=self.task_id,
                 target_task=task_output.target,
@@ -300,7 +300,7 @@ class TaskCollector:
         kept = output_stream.keep(values)
         size = output_stream.size(kept) if receiver or output_stream.subscribers else 0
         if size > outputs.limit:
-            raise OutputLimitError.of(self._component, outputs.limit)
+            raise OutputLimitError.of(self.component, outputs.limit)
         chosen = [receiver] if receiver else []
         self._count += 1
         identity = mix(self._count if root is None else root) if output_stream.by_identity else 0
@@ -332,7 +332,7 @@ class TaskCollector:
         return self._origin.key(id_, Said(*said), stream)
 
     def _bad_values(self, stream: str, error: SchemaError) -> BadValuesError:
-        return BadValuesError(f"{self._component!r}, stream {stream!r}: {error}")
+        return BadValuesError(f"{self.component!r}, stream {stream!r}: {error}")
 
     # -- many tuples, vectorized with Arrow and numpy where possible -------------------------------
 
@@ -385,7 +385,7 @@ class TaskCollector:
         if output_stream.subscribers:
             limit = self._outputs.limit
             if batch.nbytes > limit and any(output_stream.size(row) > limit for row in rows):
-                raise OutputLimitError.of(self._component, limit)
+                raise OutputLimitError.of(self.component, limit)
             self.size += batch.nbytes
         return batch
 

@@ -194,11 +194,16 @@ class Orders:
         self._over = False
 
     def obey(
-        self, spout: Spout, pending: int, stop: Callable[[], None], oldest_s: float = 0.0
+        self,
+        spout: Spout,
+        pending: int,
+        stop: Callable[[], None],
+        oldest_s: float = 0.0,
+        full: str = "",
     ) -> None:
         """Report the task's presence, ask for orders and obey them; called about once per second.
 
-        Raises RedisRefusedError.
+        ``full`` is the name of a spout that is full. Raises RedisRefusedError.
         """
         try:
             presence = Presence(
@@ -214,6 +219,8 @@ class Orders:
                 self.dismissed = True
                 stop()
             self._ask()
+            if full:
+                self._control.note_full(full)
         except RedisUnavailableError as error:
             # Keeping the task is safe: no other worker can take it now either.
             log.debug(
@@ -221,13 +228,15 @@ class Orders:
                 error,
                 extra={"event": "control_away"},
             )
-        if self._over or self._state is None:
-            return
-        if self._state is State.KILLED:
+        if not self._over and self._state is not None:
+            self._carry_out(self._state, spout, stop)
+
+    def _carry_out(self, state: State, spout: Spout, stop: Callable[[], None]) -> None:
+        if state is State.KILLED:
             log.info("killed: ending", extra={"event": "killed"})
             stop()
-        elif self.active != (self._state is State.ACTIVE):
-            log.info("%s", self._state.value, extra={"event": f"spout_{self._state.value}"})
+        elif self.active != (state is State.ACTIVE):
+            log.info("%s", state.value, extra={"event": f"spout_{state.value}"})
             self._switch(spout)
 
     def end(self, spout: Spout) -> None:
@@ -416,7 +425,9 @@ class SpoutTask:
         outgoing = 0 if held is None else len(held.tuples)
         in_flight = len(self._pending) + outgoing + len(self._collector.tuples)
         oldest_s = self._pending.oldest_s(self._clock())
-        self._orders.obey(self._spout, in_flight, self.stop, oldest_s)
+        full = self._pending.waiting and self._spout.is_full()
+        name = self._collector.component if full else ""
+        self._orders.obey(self._spout, in_flight, self.stop, oldest_s, name)
 
     def close(self) -> None:
         """Ack trees that complete in the grace time, release all others, and close the spout."""

@@ -426,6 +426,9 @@ class _Orders:
         self._state = found or known
         return found
 
+    def note_full(self, spout: str) -> None:
+        """Do nothing: a spout of the kit holds what it is given."""
+
     def paused(self) -> frozenset[str]:
         return frozenset()
 

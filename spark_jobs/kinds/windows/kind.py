@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,10 +19,12 @@ from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.step import Slices
+from tiercel.spark_jobs.topology.graph import upstream
 
 log = logging.getLogger(__name__)
 
 _SAY_FULL_S = 60.0
+_SAY_STANDING_S = 10.0
 _CLAIMS = Claims(1, 999)
 # Open windows are counted once per second, which takes one part in ``_SHARE`` of the time at most.
 _COUNT_S = 1.0
@@ -34,6 +37,8 @@ class Windows:
     gives_back = False
     at_work = False
     _say_full_at = float("-inf")
+    # Last time at which all components could send that the windows wait for.
+    _stands_since = 0.0
     _said_ancient = False
     # Time before which open windows are not counted, and the changes that the last count has seen.
     _count_at = float("-inf")
@@ -49,6 +54,9 @@ class Windows:
             attempt.retaken = None
         order.recall = attempt.recall
         self.execution = order.execution()
+        topology = attempt.around.topology
+        self._upstream = upstream(topology, topology.component_of(attempt.task))
+        self._stands_since = attempt.around.loop.time()
         self.copy = copy_for(attempt, snapshot)
         self.slices = Slices(attempt.around.clock, arrow=True)
 
@@ -69,8 +77,12 @@ class Windows:
             wait_s = min(wait_s, max(0.0, min(moments) - attempt.around.loop.time()))
         room = min(order.room, MOST_TAKEN)
         if room > 0:
-            order.polls.poll(lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s)
+            stands = self._upstream & attempt.around.paused
+            order.polls.poll(
+                lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s, stands=bool(stands)
+            )
             self._say_ancient()
+            self._say_standing(sorted(stands))
         else:
             order.polls.pause()
             self._say_full()
@@ -107,6 +119,21 @@ class Windows:
                 "raise max_held or the parallelism, or make the windows shorter",
                 self.copy.component, self._attempt.task, self._order.rows.count,
                 extra={"event": "windows_full"},
+            )  # fmt: skip
+
+    def _say_standing(self, senders: Sequence[str]) -> None:
+        """Log that windows wait for components that cannot send, if they do so for a while."""
+        now = self._attempt.around.loop.time()
+        if not (senders and self._order.rows.count):
+            self._stands_since = now
+        elif now >= max(self._say_full_at, self._stands_since + _SAY_STANDING_S):
+            self._say_full_at = now + _SAY_FULL_S
+            log.warning(
+                "%s[%d] holds %d tuples and lets no time pass in their windows, as %s can send "
+                "nothing: resume it if it is a paused bolt; a spout has all messages that it may "
+                "hold: raise its prefetch, add spout workers, or make the windows shorter",
+                self.copy.component, self._attempt.task, self._order.rows.count,
+                " and ".join(senders), extra={"event": "windows_stand"},
             )  # fmt: skip
 
     def _say_ancient(self) -> None:

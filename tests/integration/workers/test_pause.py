@@ -9,6 +9,10 @@ from typer.testing import CliRunner
 
 from tests.support.broker import unique
 from tests.support.staged import Part, Play, staged
+from tiercel import BasicBolt, QueueSpout, TopologyBuilder
+from tiercel.acker.layout import full_key
+from tiercel.acker.redis.clients import connect
+from tiercel.spark_jobs.spark.run import _paused
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.monitoring.exposition import TiercelCollector
@@ -69,3 +73,20 @@ def test_what_is_no_bolt_cannot_be_paused(play, redis_url, bolt, says):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code
     assert says in str(result.exception)
+
+
+def test_a_full_spout_is_among_those_that_send_nothing_for_some_seconds(redis_url):
+    builder = TopologyBuilder(unique("full"))
+    builder.set_spout("events", QueueSpout("q", fields="n long"))
+    builder.set_spout("others", QueueSpout("p", fields="n long"))
+    builder.set_bolt("work", BasicBolt()).shuffle_grouping("events").shuffle_grouping("others")
+    topology = builder.build()
+    with (
+        closing(RedisControl(redis_url, topology.name)) as control,
+        connect(redis_url) as client,
+    ):
+        assert _paused(client, topology) == frozenset()
+        control.note_full("events")
+        control.pause("work")
+        assert _paused(client, topology) == {"events", "work"}
+        assert 3_000 < client.pttl(full_key(topology.name, "events")) <= 5_000

@@ -125,6 +125,18 @@ def test_workers_take_turns_at_a_queue_with_a_single_active_consumer_while_their
     assert ready(amqp_url, queue) == 0
 
 
+@pytest.mark.newest
+def test_it_is_full_while_the_broker_sends_nothing_before_a_message_is_settled(amqp_url):
+    queue, held = filled(amqp_url, 200), []
+    with Desk(amqp_url, queue, prefetch=50) as desk:
+        desk.consumer.expect(1_000)
+        wait_until(lambda: held.extend(desk.consumer.get(1_000)) or desk.consumer.is_full)
+        wait_until(lambda: held.extend(desk.consumer.get(1_000)) or len(held) >= 50)
+        desk.consumer.ack(held[0].epoch, *[delivery.tag for delivery in held])
+        process(desk, 200 - len(held))
+        wait_until(lambda: not desk.consumer.is_full)
+
+
 class Sleeper(BasicBolt):
     """Takes as long as ``Stack`` decides."""
 

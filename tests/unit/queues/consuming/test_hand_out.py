@@ -42,6 +42,16 @@ def test_what_comes_once_more_is_handed_out_before_what_is_new_whichever_way_it_
     assert line.take(1) == []
 
 
+def test_released_messages_leave_in_the_order_in_which_they_were_delivered() -> None:
+    line = HandOut()
+    for tag in (7, 3, 9, 1):
+        line.add_again(delivery(tag))
+    assert tags(line.take(2)) == [1, 3]
+    line.add_again(delivery(2))
+    assert tags(line.first_while(lambda one: one.tag < 8)) == [2, 7]
+    assert tags(line.take(5)) == [9]
+
+
 def test_an_urgent_message_passes_those_that_wait() -> None:
     held = HandOut()
     for tag, priority in ((1, None), (2, 0), (3, 5), (4, 9), (5, 5), (6, None)):

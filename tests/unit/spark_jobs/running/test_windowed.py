@@ -578,6 +578,30 @@ def test_time_in_which_the_inbox_could_not_be_polled_is_no_idle_time():
     assert len(pump.rows("end")) == 3
 
 
+def test_no_time_passes_while_a_sender_can_send_nothing(caplog):
+    """Its silence is not the end of its stream: a spout is full, or a bolt before is paused."""
+    bolt = Sums()
+    bolt.idle = timedelta(seconds=10)
+    pump = pump_of(bolt, ends=1)
+    fed(pump, (1, 5))
+    pump.work_at("windows")
+    [task] = pump.topology.task_ids("windows")
+    paused = pump.attempts[task].around.paused
+    paused.add("spout")
+    for _ in range(6):
+        later(pump, 10)
+        pump.work(task)
+    assert pump.rows("end") == []
+    assert caplog.text.count("lets no time pass in their windows, as spout can send nothing") == 1
+    paused.clear()
+    later(pump, 9)
+    pump.work(task)
+    assert pump.rows("end") == []
+    later(pump, 2)
+    pump.work(task)
+    assert len(pump.rows("end")) == 3
+
+
 class Lagging(Totals):
     lag = timedelta(seconds=100)
 
