@@ -27,7 +27,7 @@ def names(value):
     if isinstance(value, ast.IfExp):
         yield from (*names(value.body), *names(value.orelse))
     elif isinstance(value, ast.JoinedStr):
-        assert ast.unparse(value) == "f'spout_{self._state.value}'"
+        assert ast.unparse(value) == "f'spout_{state.value}'"
         yield from (f"spout_{state.value}" for state in (State.ACTIVE, State.DEACTIVATED))
     else:
         assert isinstance(value, ast.Constant), (
