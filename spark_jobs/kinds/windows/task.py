@@ -108,8 +108,7 @@ class TaskWindows:
     # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
     _room = (0, 0)
     freed = (0, 0)
-    # Time since which the former do.
-    _room_since = 0.0
+    _room_since = 0.0  # time since which the former do
     # Number of rows that leave without their windows.
     _others = 0
     # The watermark, rows and failed windows at the last look that found nothing to close.
@@ -169,6 +168,7 @@ class TaskWindows:
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
         self._kept, self._copy = parted(snapshot or b"")
+        self.watermark.settle_s = 0.0 if self._kept else self._around.settle_s
         try:
             self._load(json.loads(self._kept or b"{}"))
         except (ValueError, LookupError, TypeError, AttributeError) as error:

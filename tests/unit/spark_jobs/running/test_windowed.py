@@ -76,9 +76,9 @@ def topology(bolt, *, parallelism=1, ends=2):
     return builder.build()
 
 
-def pump_of(bolt, **options):
+def pump_of(bolt, settle_s=0.0, **options):
     clock = SimulatedClock()
-    pump = Pump(topology(bolt, **options), simulated=clock)
+    pump = Pump(topology(bolt, **options), simulated=clock, settle_s=settle_s)
     pump.clock = clock
     return pump
 
@@ -600,6 +600,25 @@ def test_no_time_passes_while_a_sender_can_send_nothing(caplog):
     later(pump, 2)
     pump.work(task)
     assert len(pump.rows("end")) == 3
+
+
+class Sessions(Sums):
+    window = Session(timedelta(seconds=3))
+
+
+def test_messages_of_an_open_session_that_come_again_in_a_new_run_are_in_it():
+    """The last of them come first, from another spout."""
+    pump = pump_of(Sessions(), settle_s=10.0, ends=1)
+    for number in (19, *range(19)):
+        fed(pump, (number, 1_000 * number))
+        later(pump, 0.1)
+        pump.work_at("windows")
+    assert pump.rows("end") == []
+    later(pump, 10)
+    fed(pump, (99, 60_000))
+    pump.work_at("windows")
+    assert list(pump.rows("end")[0]) == [list(range(20))]
+    assert not pump.failed
 
 
 class Lagging(Totals):
