@@ -24,7 +24,7 @@ from tiercel.spark_jobs.topology.graph import upstream
 log = logging.getLogger(__name__)
 
 _SAY_FULL_S = 60.0
-_SAY_STANDING_S = 10.0
+_SAY_STANDING_S = 30.0
 _CLAIMS = Claims(1, 999)
 # Open windows are counted once per second, which takes one part in ``_SHARE`` of the time at most.
 _COUNT_S = 1.0
