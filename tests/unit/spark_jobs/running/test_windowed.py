@@ -557,17 +557,18 @@ def test_a_repeat_that_does_other_work_fails_all_messages_of_its_windows_and_kee
     assert pump.attempts[tasks[0]].backlog.tuples == 1
 
 
-def test_time_in_which_the_inbox_could_not_be_polled_is_no_idle_time():
+def with_an_open_window():
+    """Return a pump, and the task of its windowed bolt, whose source is idle after ten seconds."""
     bolt = Sums()
     bolt.idle = timedelta(seconds=10)
     pump = pump_of(bolt, ends=1)
     fed(pump, (1, 5))
     pump.work_at("windows")
     [task] = pump.topology.task_ids("windows")
-    attempt = pump.attempts[task]
-    attempt.kind.ends(0.0)
-    later(pump, 60)
-    pump.work(task)
+    return pump, task
+
+
+def closes_after_ten_seconds(pump, task):
     assert pump.rows("end") == []
     later(pump, 9)
     pump.work(task)
@@ -578,28 +579,24 @@ def test_time_in_which_the_inbox_could_not_be_polled_is_no_idle_time():
     assert len(pump.rows("end")) == 3
 
 
+def test_time_in_which_the_inbox_could_not_be_polled_is_no_idle_time():
+    pump, task = with_an_open_window()
+    pump.attempts[task].kind.ends(0.0)
+    later(pump, 60)
+    pump.work(task)
+    closes_after_ten_seconds(pump, task)
+
+
 def test_no_time_passes_while_a_sender_can_send_nothing(caplog):
     """Its silence is not the end of its stream: a spout is full, or a bolt before is paused."""
-    bolt = Sums()
-    bolt.idle = timedelta(seconds=10)
-    pump = pump_of(bolt, ends=1)
-    fed(pump, (1, 5))
-    pump.work_at("windows")
-    [task] = pump.topology.task_ids("windows")
-    paused = pump.attempts[task].around.paused
-    paused.add("spout")
+    pump, task = with_an_open_window()
+    pump.around.paused.add("spout")
     for _ in range(6):
         later(pump, 10)
         pump.work(task)
-    assert pump.rows("end") == []
     assert caplog.text.count("lets no time pass in their windows, as spout can send nothing") == 1
-    paused.clear()
-    later(pump, 9)
-    pump.work(task)
-    assert pump.rows("end") == []
-    later(pump, 2)
-    pump.work(task)
-    assert len(pump.rows("end")) == 3
+    pump.around.paused.clear()
+    closes_after_ten_seconds(pump, task)
 
 
 class Sessions(Sums):
