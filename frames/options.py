@@ -95,7 +95,7 @@ class SourceOptions:
 
     @property
     def prefetch(self) -> int:
-        """Bound on the messages that a consumer holds: those of one batch, and of the next, which
+        """Bound on the messages that a consumer holds: of one batch, and of the next, which
         arrive while the first is processed.
         """
         return min(_LARGEST_PREFETCH, 2 * self.max_messages)

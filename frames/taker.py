@@ -62,7 +62,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Settlement:
-    """Messages to ack at the broker, except those that failed."""
+    """Messages to ack at the broker, except failed ones."""
 
     taken: Sequence[Taken]
     failures: dict[MessageKey, MessageFailure] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Batches:
             return bool(self._batches) and self._batches[0].up_to <= self._planned
 
     def commit(self, up_to: int) -> list[Settlement]:
-        """Return the messages to settle now: those of planned batches up to ``up_to``.
+        """Return the messages to settle now, of planned batches up to ``up_to``.
 
         A second call for the same batches returns nothing.
         """

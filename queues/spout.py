@@ -105,8 +105,8 @@ class SpoutCollector(Protocol):
         stream: str = "default",
         identity: Identified | None = None,
     ) -> list[int]:
-        """Emit one tuple and return the ids of the tasks it is sent to, except those of a shuffle:
-        there the next free task takes it.
+        """Emit one tuple and return the ids of the tasks it is sent to. A shuffle has none: the
+        next free task takes it.
 
         With a ``msg_id`` the tuple's tree is tracked, and ``ack``, ``fail``, ``reject``,
         ``retry_later`` or ``release`` is called with that id exactly once for this emit. Without

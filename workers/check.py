@@ -284,7 +284,7 @@ class _CheckedBroker:
 
 
 def _check_rabbitmq(scope: _Scope) -> Iterator[CheckResult]:
-    """Check the topology's broker, and those that components name in their own settings."""
+    """Check the topology's broker, and the brokers that components name in their own settings."""
     amqp = scope.settings.amqp
     if not amqp:
         yield from _guarded("rabbitmq", _missing(scope.settings, "amqp"))

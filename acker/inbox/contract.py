@@ -211,7 +211,7 @@ class OpenWindows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdings:
-    """Tuples and windows that one task holds, beside those that it executes."""
+    """Tuples and windows that one task holds, beside the tuples that it executes."""
 
     # Number of failed tuples that wait for their next attempt.
     retrying: int = 0
@@ -247,7 +247,7 @@ class InboxFigures:
 
 
 def joined_figures(parts: Sequence[InboxFigures]) -> InboxFigures:
-    """Return the figures of a line from those of its parts."""
+    """Return the figures of a line from the figures of its parts."""
     first = parts[0]
     return replace(
         first,

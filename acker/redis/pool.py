@@ -132,7 +132,7 @@ def at_behind_host(url: str) -> bool:
 
 
 def split_urls(text: str) -> list[str]:
-    """Split a comma-separated list of URLs, each of which may have several hosts with commas.
+    """Split a comma-separated list of URLs; a URL may have several hosts with commas.
 
     >>> split_urls("redis://a,redis+sentinel://b,c/name, redis://d")
     ['redis://a', 'redis+sentinel://b,c/name', 'redis://d']

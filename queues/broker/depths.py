@@ -52,9 +52,9 @@ class DepthReader:
     """Reads the depths of queues repeatedly, over one connection. Not thread-safe."""
 
     def __init__(self, amqp_url: str, management_url: str | None = None) -> None:
-        """``management_url`` is like ``http://host:15672``; user and password are those of the AMQP
-        URL unless it has its own. Its figures are some seconds old, so only figures that AMQP lacks
-        are read from it.
+        """``management_url`` is like ``http://host:15672``; without a user and a password it
+        gets the AMQP URL's. Its figures are some seconds old, so only figures that AMQP lacks are
+        read from it.
         """
         self._amqp_url = amqp_url
         self._management_url = management_url

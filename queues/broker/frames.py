@@ -122,7 +122,7 @@ class Headers(Mapping[str, Any]):
         )
 
     def plus(self, values: Mapping[str, Any]) -> Headers:
-        """Return a copy in which these entries replace those of the same names."""
+        """Return a copy in which these entries replace entries of the same names."""
         return Headers(self.without(values.__contains__).wire + Headers.of(values).wire)
 
     def __getitem__(self, name: str) -> Any:

@@ -59,7 +59,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Managed:
-    """Management's view of a queue, some seconds old; its fields are those of ``QueueDepth``.
+    """Management's view of a queue, some seconds old; its fields are named as in ``QueueDepth``.
 
     Counts that it leaves out, because nothing happened yet, are 0 here.
     """

@@ -234,7 +234,7 @@ class Epoch:
     def __init__(
         self, number: int, channel: Any, settings: EpochSettings, intake: Intake, hand_out: HandOut
     ) -> None:
-        """``intake`` and ``hand_out`` are those of all channels of a consumer."""
+        """All channels of a consumer share ``intake`` and ``hand_out``."""
         self.number = number
         self._channel = channel
         self._link = settings.link
@@ -321,7 +321,7 @@ class Epoch:
         self.flush()
 
     def end(self, then: Callable[[], None]) -> None:
-        """Cancel, settle what is finished, give back everything else, then call ``then``."""
+        """Cancel, settle finished messages, give back all others, then call ``then``."""
         self._at_end = then
         if self.is_open:
             self.set_taking(taking=False)

@@ -302,7 +302,7 @@ def _routing_key(arrived: Arrived, _queue: str) -> str:
 
 
 def _published_with(arrived: Arrived) -> tuple[str | bytes, str | bytes]:
-    """Return exchange and routing key; for a message that was put back, those of its first
+    """Return exchange and routing key; for a message that was put back, as in its first
     publication.
     """
     # The broker's exchange takes precedence over a header.

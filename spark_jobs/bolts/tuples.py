@@ -149,8 +149,8 @@ class Tuple:
 def tuples_of(
     chunk: Chunk, first: int = 0, seeds: Sequence[int] | Ids = (), record: object = None
 ) -> list[Tuple]:
-    """Return the tuples of a chunk. Their row numbers begin with ``first``; ``seeds`` are those of
-    all rows of the step.
+    """Return the tuples of a chunk. Their row numbers begin with ``first``; ``seeds`` has the
+    seeds of all rows of the step.
     """
     route = chunk.route
     origin = Origin(

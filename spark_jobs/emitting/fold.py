@@ -214,7 +214,7 @@ def _own(keys: Keys, of_anchors: Keys, bolt: str) -> Keys:
 def _child_contexts(
     contexts: Contexts, seeds: Ids, anchors: Anchors, child: Lineage
 ) -> Contexts | None:
-    """Return the trace contexts of emissions: those of their anchors."""
+    """Return the trace contexts of emissions, which their anchors have."""
     given = seeds[anchors.rows]
     found: dict[int, tuple[bytes, ...]] = {}
     if not (traced := rows_with(contexts, given)).size:

@@ -39,8 +39,8 @@ class Anchors:
     # The emission's number among the emissions that are anchored to that row. The upper half, which
     # edges ignore, has the number of this copy among the emission's copies for one bolt.
     positions: Ids
-    # Shape (n, LANES): the key that an emission's key is derived from in place of those of its
-    # anchors; zeros for an emission without one.
+    # Shape (n, LANES): the key from which an emission's key is derived, in place of its anchors'
+    # keys; zeros for an emission without one.
     keys: Keys | None = None
 
     def select(self, emissions: Rows) -> Anchors:

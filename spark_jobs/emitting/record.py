@@ -236,7 +236,7 @@ class Record:
         return True
 
     def fail(self, tup: Item, reason: str, verdict: Verdict | None = None) -> None:
-        """Mark the tuple as failed, whatever its state."""
+        """Mark the tuple as failed, also if it is acked."""
         tup.state = FAILED
         self.note(tup.row, reason, verdict)
 

@@ -82,7 +82,7 @@ class BoltTask:
         self.wake()
 
     def leave(self) -> None:
-        """Take nothing new, give back what has not begun, and end once the rest is committed."""
+        """Take no tuples, give back tuples that have not begun, and end once no other is left."""
         # Set first: an attempt that begins now sees it.
         self._leaves = True
         current = self._current

@@ -136,7 +136,7 @@ class Attempt:
         self.kind.wake()
 
     def leave(self) -> None:
-        """Take nothing new, give back what has not begun, and end once the rest is committed."""
+        """Take no tuples, give back tuples that have not begun, and end once no other is left."""
         self._leaves = True
         self.wake()
 
@@ -236,7 +236,7 @@ class Attempt:
             self._commit(ended, None)
 
     def _has_left(self) -> bool:
-        """Commit what has begun. Once nothing is under way, give the rest back to the line; True.
+        """Commit tuples that have begun; once none is left, give the others back to the line; True.
 
         Tuples that may have killed a process stay: the task's next attempt searches for them.
         """

@@ -224,7 +224,7 @@ class Tracebacks:
             )  # fmt: skip
 
     def take(self) -> Sequence[TraceReport]:
-        """Return the reports since the last call, starting with those that have tracebacks."""
+        """Return the reports since the last call, starting with reports that have tracebacks."""
         with self._lock:
             reports = [*self._firsts, *self._newest.values()]
             self._firsts = []

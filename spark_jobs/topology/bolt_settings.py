@@ -200,7 +200,7 @@ def check_limit(topology: Topology, id_: str, spec: BoltSpec) -> None:
 
 
 def stateful_bolts(topology: Topology) -> list[str]:
-    """Return the bolts with a state, which for a windowed bolt is what it remembers."""
+    """Return the bolts with a state; that of a windowed bolt has its marks of closed windows."""
     bolts = topology.bolts
     return [
         name

@@ -132,7 +132,7 @@ class Topology:
             topology=self.name,
             component=component,
             task_id=task_id,
-            # Above those of the bolt's own tasks for an extra task.
+            # Above the ids of the bolt's own tasks for an extra task.
             task_index=index + task_id // EXTRA * spec.parallelism,
             parallelism=spec.parallelism,
             streams={stream: schema.names for stream, schema in spec.streams.items()},

@@ -175,7 +175,7 @@ class StepSpans:
         self.contexts: Contexts = {**parents, **self._own()}
 
     def _own(self) -> dict[int, tuple[bytes, ...]]:
-        """Return the contexts of the spans of this step: those of the emissions to come.
+        """Return the contexts of the spans of this step, which the emissions to come will have.
 
         The span of a batch is in one trace. Emissions of tuples of other traces keep the context
         that their tuple came with: a span's parent is of the same trace.
@@ -231,7 +231,7 @@ class StepSpans:
         self._ended[row] = (span, time.time_ns())
 
     def finish(self, record: Any) -> None:
-        """End the spans, those of failed tuples with the reason."""
+        """End the spans; spans of failed tuples get the reason."""
         reasons: Mapping[int, str] = record.reasons
         for row, (span, ended_ns) in self._ended.items():
             for failed in self._parents if self._at_once else (row,):

@@ -321,7 +321,7 @@ class _ImportChoice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """An import: which states of a file become the states of which bolts."""
+    """An import: for each state of a file, the bolt that gets it."""
 
     topology: str
     header: SavedStates

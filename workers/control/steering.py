@@ -316,7 +316,7 @@ class Steering:
 
 @contextmanager
 def while_stopped(redis_url: str, name: str, why: str) -> Iterator[int]:
-    """Keep drivers of a topology out, and yield a number above those of all its runs.
+    """Keep drivers of a topology out, and yield a number above all numbers of its runs.
 
     A driver that starts meanwhile waits in reserve; monitors show ``why``. Raises UsageError if a
     driver runs, RedisUnavailableError.

@@ -1,4 +1,4 @@
-"""Executors that come and go during a run: extra tasks of shuffled bolts for those that join, the
+"""Executors that come and go during a run: extra tasks of shuffled bolts for new ones, the
 end of extra tasks whose executor is gone, and the order to tasks whose executor is asked to leave.
 See docs/decisions/who-joins-helps.md.
 """
@@ -38,7 +38,7 @@ _MOST_NUMBERS = 4_000
 
 
 class Joining:
-    """Looks after the executors of one run, and its extra tasks. For one thread."""
+    """Keeps the extra tasks of one run on the executors that come and go. For one thread."""
 
     def __init__(  # noqa: PLR0913 - the run, and what it runs on
         self,
@@ -65,7 +65,7 @@ class Joining:
         self._began_at: dict[tuple[int, ...], float] = {}
         self._absences = Absences()
         self._own_slots = ready.slots + ready.unfit
-        # The executors that Spark has, and the names of those that stay.
+        # The executors that Spark has, and the names of executors that stay.
         self._executors: Sequence[Executor] = ()
         self._staying = ""
         # Executors whose tasks were asked to leave.
@@ -80,7 +80,7 @@ class Joining:
         self._ask_at = 0.0
 
     def look(self, now: float) -> None:
-        """Start extra tasks on executors that have joined, end those that have no process, and
+        """Start extra tasks on executors that have joined, end extra tasks without a process, and
         have the tasks of executors that are asked to leave finish and end.
         """
         if not self._spark.grows:
@@ -178,7 +178,7 @@ class Joining:
         return None
 
     def _ask_to_leave(self) -> None:
-        """Ask the tasks of executors that leave to finish and end, also those that just began."""
+        """Ask the tasks of executors that leave to finish and end, also tasks that just began."""
         leaving = {one.id for one in self._executors if one.leaving}
         if not leaving:
             return
@@ -256,7 +256,7 @@ class Joining:
         )  # fmt: skip
 
     def _adopt(self, more: Sequence[tuple[int, ...]] = ()) -> None:
-        """Give the run the inboxes of ``more`` hosts, and delete those of hosts that have ended."""
+        """Give the run the inboxes of ``more`` hosts, and delete the inboxes of ended ones."""
         hosts = [*self._tasks.further, *self._ending, *more]
         extra = [task for host in hosts for task in host]
         self._context.inboxes.adopt(self._run.id, [*inboxes_of(self._run.topology), *extra])

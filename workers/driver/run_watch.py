@@ -321,8 +321,8 @@ class Absences:
         self._looks: Counter[int] = Counter()
 
     def looked(self, missing: Sequence[int]) -> tuple[int, ...]:
-        """Note the tasks that this look found without a process; return those that several looks
-        in a row have found.
+        """Note the tasks that this look found without a process; return the tasks that several
+        looks in a row have found.
         """
         self._looks = Counter({task: self._looks[task] + 1 for task in missing})
         return tuple(task for task in missing if self._looks[task] >= SURE_LOOKS)

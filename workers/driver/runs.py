@@ -273,7 +273,7 @@ class Runs:
         return ended, tasks.unfit if ended is Ended.UNFIT else tasks.fault
 
     def _may_widen(self, hosts: SparkUnit, joining: Joining, now: float) -> bool:
-        """Look after the executors; True if Spark has slots again that only a new run can use."""
+        """Follow the executors; True if Spark has slots again that only a new run can use."""
         joining.look(now)
         if self._context.least:
             self.fleet.look(joining)

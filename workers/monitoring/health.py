@@ -1,5 +1,4 @@
-"""The health of a topology: everything that is wrong with it, from what was ordered and what is
-seen.
+"""The health of a topology: everything that is wrong with it, from its orders and its figures.
 
 The page, ``tiercel top``, ``tiercel status``, ``/health`` and ``/metrics`` all show these findings.
 Pure, but for ``HealthMemory``, which remembers since when a finding stands.

@@ -427,7 +427,7 @@ class _Orders:
         return found
 
     def note_full(self, spout: str) -> None:
-        """Do nothing: a spout of the kit holds what it is given."""
+        """Do nothing: a spout of the kit holds all messages that it is given."""
 
     def paused(self) -> frozenset[str]:
         return frozenset()

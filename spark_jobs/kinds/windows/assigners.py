@@ -43,7 +43,7 @@ class Closing:
     new: Mask
     # Rows of the window before this one that this one does not have.
     expired: Longs
-    # Number of this window among those of each row, below MOST_WINDOWS.
+    # Number of this window among the windows of each row, below MOST_WINDOWS.
     numbers: Longs
 
 
@@ -409,7 +409,7 @@ class SessionWindows:
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: what is held is open."""
+        """Do nothing: the windows of held rows are open."""
 
 
 def _fitting(due: Sequence[Closing], limits: Limits) -> int:

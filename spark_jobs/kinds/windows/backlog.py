@@ -245,7 +245,7 @@ class Telling:
             self._news.append(roots)
 
     def look(self, held: Callable[[], Ids]) -> None:
-        """Report what is due; ``held`` returns the roots of all held tuples."""
+        """Send the reports that are due; ``held`` returns the roots of all held tuples."""
         now = self._clock()
         if self._ledger is None or now < self._look_at:
             return

@@ -1,4 +1,4 @@
-"""``WindowedBolt.once``: each window emits its result once, whatever is delivered again.
+"""``WindowedBolt.once``: each window emits its result once, also if messages are delivered again.
 
 The state store has two kinds of marks of such a bolt (``spark_jobs.state.store``), which are
 written with the step that closes a window:
@@ -163,7 +163,7 @@ class OnceWindows(TaskWindows):
         self._look_up()
 
     def _look_up(self) -> None:
-        """Look up the rows that came. Those that an earlier attempt knew have no marks, and have
+        """Look up the rows that came. Rows that an earlier attempt knew have no marks, and have
         repeated the emissions of closed windows.
         """
         fresh, self._fresh = self._fresh, []

@@ -166,8 +166,8 @@ class WindowRecorder(Recorder, WindowCollector):
     """
 
     def __init__(self, record: WindowRecord, rows: Longs, numbers: Longs) -> None:
-        """``rows`` of the step are the tuples of the window; ``numbers`` are those of the window
-        for each of them.
+        """``rows`` of the step are the tuples of the window; ``numbers`` has the number of the
+        window among the windows of each tuple.
         """
         super().__init__(record)
         self._window = record

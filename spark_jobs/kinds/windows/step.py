@@ -293,7 +293,7 @@ class FailedWindows:
         return attempts + 1 < self.limit and not isinstance(error, Reject)
 
     def note(self, closed: Iterable[WindowId], failed: Mapping[WindowId, BaseException]) -> None:
-        """Note the outcome of a step: the windows that are done, and those that are tried again."""
+        """Note the outcome of a step: windows that are done, and windows that are tried again."""
         for id_ in closed:
             self._tried.pop(id_, None)
         for id_, error in failed.items():

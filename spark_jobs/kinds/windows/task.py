@@ -299,7 +299,7 @@ class TaskWindows:
         self.windows.added(self.rows, good)
 
     def _columns(self, entry: OpenEntry, at: Place) -> dict[str, Longs]:
-        """Return the columns of an entry's rows, but for those that depend on other rows."""
+        """Return the columns of an entry's rows that do not depend on other rows."""
         rows = entry.rows
         arrived = self.timestamps.arrival_us(at[0], self._around.wall())
         self.polls.got(arrived, len(rows), entry.size)
@@ -349,7 +349,7 @@ class TaskWindows:
         if end == NEVER and self._by_time:
             # Windows of tuples: all tuples count when the watermark is above them.
             end = max(self.watermark.highest.values(), default=NEVER) + 1
-        # What is due already waits for another attempt.
+        # Windows that are due already wait for another attempt.
         if self.watermark.at < end < FOREVER and self.rows.count:
             if self._by_time:
                 moments += self.polls.reached_at(self.watermark.reaches(end))
