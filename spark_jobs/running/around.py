@@ -65,7 +65,7 @@ class Around:
     paused: set[str] = field(default_factory=set)
     # Seconds for which a windowed bolt lets no event time pass in a new run, in which messages come
     # again in any order.
-    settle_s: float = 0.0
+    standstill_s: float = 0.0
     # The spans of this process; None: no traces.
     tracing: Tracing | None = None
 

@@ -36,7 +36,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.spark_jobs.tracing import process as tracing
 
 # The spouts emit again what an earlier run has left behind within seconds.
-SETTLE_S = 10.0
+STANDSTILL_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Run:
     # Signs the pickles that go into Redis.
     key: bytes = field(default_factory=new_key, repr=False)
 
-    settle_s: float = SETTLE_S
+    standstill_s: float = STANDSTILL_S
     # Logging of the processes of bolt tasks; None: unchanged.
     logs: WorkerLogs | None = None
 
@@ -100,7 +100,7 @@ class Run:
                 },
                 ticks=ticks_of(self.topology),
                 read_paused=partial(_paused, client, self.topology),
-                settle_s=self.settle_s,
+                standstill_s=self.standstill_s,
                 tracing=tracing.start(self.otel, name),
             )
 

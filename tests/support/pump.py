@@ -125,7 +125,7 @@ class Pump:
         book: MemoryCaseBook | None = None,
         simulated: SimulatedClock | None = None,
         run: str = RUN,
-        settle_s: float = 0.0,
+        standstill_s: float = 0.0,
     ) -> None:
         """On a ``simulated`` clock, calls sleep and waits take their time."""
         self.topology = topology
@@ -158,7 +158,7 @@ class Pump:
             suspicion=Suspicion(run, self.book, self.ledger if ledger else None),
             ticks=ticks_of(topology),
             clock=lambda: self.now,
-            settle_s=settle_s,
+            standstill_s=standstill_s,
         )
         if simulated is not None:
             loop = SimulatedLoop(simulated)

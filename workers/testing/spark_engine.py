@@ -84,7 +84,7 @@ class SparkEngine:
             topology=topology,
             hosts=spread([task for task in tasks if task != capture], slots),
             ledger=spec,
-            settle_s=0.0,
+            standstill_s=0.0,
             imports=Imports.of_this_process(),
         )
         self._inbox_ids = inboxes_of(topology)

@@ -170,12 +170,12 @@ class Watermark:
     the clock.
 
     In a new run, all messages come again whose windows were open, in any order. So the watermark
-    begins ``settle_s`` after the first of them.
+    begins ``standstill_s`` after the first of them.
     """
 
     # Seconds from the first tuple to the first watermark, and the time of that.
-    settle_s = 0.0
-    _settled_at: float | None = None
+    standstill_s = 0.0
+    _stands_until: float | None = None
 
     def __init__(self, sources: Iterable[int], lag_us: int, idle_s: float, now: float) -> None:
         self.at = NEVER
@@ -196,15 +196,15 @@ class Watermark:
 
         Tuples without a valid timestamp have ``NEVER``.
         """
-        if self._settled_at is None:
-            self._settled_at = now + self.settle_s
+        if self._stands_until is None:
+            self._stands_until = now + self.standstill_s
         before = self.highest.get(source, NEVER)
         self._seen[source] = now
         others = self._slowest(now, source)
         highest = np.maximum.accumulate(np.concatenate([[before], times]))
         reached = np.maximum(np.minimum(highest, others) - self._lag, self.at)
         self.highest[source] = int(highest[-1])
-        if now < self._settled_at:
+        if now < self._stands_until:
             return np.full(len(times), self.at)
         self.at = int(reached[-1])
         found: Longs = reached[:-1]
@@ -212,7 +212,7 @@ class Watermark:
 
     def advance(self, now: float) -> int:
         """Return the watermark, which may have moved because sources are idle."""
-        if self._settled_at is None or now < self._settled_at:
+        if self._stands_until is None or now < self._stands_until:
             return self.at
         slowest = self._slowest(now)
         if slowest == FOREVER:
@@ -224,17 +224,17 @@ class Watermark:
 
     def reaches(self, end: int) -> float | None:
         """Return the time at which the watermark reaches ``end`` if no tuple comes; None: never."""
-        if max(self.highest.values(), default=NEVER) == NEVER or self._settled_at is None:
+        if max(self.highest.values(), default=NEVER) == NEVER or self._stands_until is None:
             return None
         if min(self.highest.values()) - self._lag >= end:
-            return self._settled_at
+            return self._stands_until
         left = sorted((seen, source) for source, seen in self._seen.items())
         for place, (seen, _) in enumerate(left[:-1]):
             slowest = min(self.highest[source] for _, source in left[place + 1 :])
             if slowest - self._lag >= end:
-                return max(seen + self._idle_s, self._settled_at)
+                return max(seen + self._idle_s, self._stands_until)
         rest = max(0, end + self._lag - max(self.highest.values())) / 1e6
-        return max(self._last_seen + self._idle_s + rest, self._settled_at)
+        return max(self._last_seen + self._idle_s + rest, self._stands_until)
 
     @property
     def _last_seen(self) -> float:

@@ -168,7 +168,7 @@ class TaskWindows:
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
         self._kept, self._copy = parted(snapshot or b"")
-        self.watermark.settle_s = 0.0 if self._kept else self._around.settle_s
+        self.watermark.standstill_s = 0.0 if self._kept else self._around.standstill_s
         try:
             self._load(json.loads(self._kept or b"{}"))
         except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -76,9 +76,9 @@ def topology(bolt, *, parallelism=1, ends=2):
     return builder.build()
 
 
-def pump_of(bolt, settle_s=0.0, **options):
+def pump_of(bolt, standstill_s=0.0, **options):
     clock = SimulatedClock()
-    pump = Pump(topology(bolt, **options), simulated=clock, settle_s=settle_s)
+    pump = Pump(topology(bolt, **options), simulated=clock, standstill_s=standstill_s)
     pump.clock = clock
     return pump
 
@@ -605,7 +605,7 @@ class Sessions(Sums):
 
 def test_messages_of_an_open_session_that_come_again_in_a_new_run_are_in_it():
     """The last of them come first, from another spout."""
-    pump = pump_of(Sessions(), settle_s=10.0, ends=1)
+    pump = pump_of(Sessions(), standstill_s=10.0, ends=1)
     for number in (19, *range(19)):
         fed(pump, (number, 1_000 * number))
         later(pump, 0.1)
