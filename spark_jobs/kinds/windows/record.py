@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +30,6 @@ from tiercel.spark_jobs.errors import (
 )
 from tiercel.spark_jobs.kinds.windows.rows import Longs, each_once
 from tiercel.spark_jobs.running.backlog import part_of
-
-log = logging.getLogger(__name__)
 
 # Emissions of one window: the rest of an emission's number is the number of the window.
 _BITS = 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,8 +40,6 @@ from tiercel.spark_jobs.running.counting import WINDOWS_LATE, WINDOWS_REFUSED
 from tiercel.spark_jobs.running.step import Execution, Step
 from tiercel.spark_jobs.suspects.book import REASON
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
-
-log = logging.getLogger(__name__)
 
 _OVERDUE = "its window did not fill before the broker would have taken its message back"
 
