@@ -34,6 +34,15 @@ class LocalEffect(Generic[T]):
         return self.call()
 
 
+@dataclass(slots=True)
+class Following(Generic[T]):
+    """A call to make in the same round trip as another call, if that one finds something."""
+
+    effect: Effect[T]
+    # Its reply, once it was made.
+    reply: T | None = None
+
+
 class Pipeline(Protocol):
     """A connection that makes several prepared calls in one round trip."""
 

@@ -55,9 +55,9 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from tiercel.acker.effects import Effect
+from tiercel.acker.effects import Effect, Following
 from tiercel.acker.inbox.chunk import Appended, Parcel, is_line, task_of
 
 
@@ -278,16 +278,18 @@ class Inbox(Protocol):
     # The state that the attempt found.
     opened: Opened
 
-    def take(
-        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims
-    ) -> list[Entry]:
+    def take(  # noqa: PLR0913 - all go in one round trip
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims,
+        *, then: Following[Any] | None = None,
+    ) -> list[Entry]:  # fmt: skip
         """Return entries that this attempt has not taken yet, in order.
 
         If these entries have fewer tuples than ``claims`` allows, and the inbox has no more, claims
         the missing tuples from the line and returns them last. An entry that is appended to a line
         wakes one task; a task that leaves entries in the line wakes another.
 
-        Finishes the step ``finishing`` first, in the same round trip; see ``finish``.
+        Finishes the step ``finishing`` first, in the same round trip; see ``finish``. If there are
+        entries, makes the call ``then`` after taking them, unless that is a call of another server.
 
         Takes at least one entry if there is one, and no more than ``tuples`` tuples or ``size``
         bytes otherwise. Waits at most ``wait`` for the first entry, and not at all if ``wait`` is

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
+from typing import Any
 
-from tiercel.acker.effects import Effect, LocalEffect
+from tiercel.acker.effects import Effect, Following, LocalEffect
 from tiercel.acker.inbox.chunk import (
     Appended,
     Parcel,
@@ -313,9 +314,10 @@ class MemoryInbox:
         self._after = 0
         self._woken = False
 
-    def take(
-        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims
-    ) -> list[Entry]:
+    def take(  # noqa: PLR0913 - see ``Inbox``
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims,
+        *, then: Following[Any] | None = None,
+    ) -> list[Entry]:  # fmt: skip
         if finishing is not None:
             self._finish(finishing)
         with self._changed:
@@ -342,6 +344,8 @@ class MemoryInbox:
                 entries += self._claim(box, most, room)
             if entries:
                 box.taken = entries[-1].position
+                if then is not None:
+                    then.reply = then.effect.perform()
             # Do not wait for entries that were drained away in the meantime.
             self._after = number_of(entries[-1].position) if entries else box.last
             return entries

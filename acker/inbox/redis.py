@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
-from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.effects import Effect, Following, perform_all
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import (
     Appended,
@@ -374,13 +374,14 @@ class RedisInbox:
         self._looked = False
         self._woken = threading.Event()
 
-    def take(
-        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims
-    ) -> list[Entry]:
+    def take(  # noqa: PLR0913 - see ``Inbox``
+        self, tuples: int, size: int, wait: timedelta, finishing: int | None, claims: Claims,
+        *, then: Following[Any] | None = None,
+    ) -> list[Entry]:  # fmt: skip
         left_s = wait.total_seconds()
         until = time.monotonic() + left_s
         while True:
-            entries = self._look(tuples, size, left_s, finishing, claims)
+            entries = self._look((tuples, size, *claims), left_s, finishing, then)
             left_s = until - time.monotonic() if wait else 0.0
             if entries or left_s <= 0 or self._woken.is_set():
                 # The caller looks at the reason for a wake-up only after this returns, so the
@@ -390,22 +391,23 @@ class RedisInbox:
                 return entries
 
     def _look(
-        self, tuples: int, size: int, wait_s: float, finishing: int | None, claims: Claims
+        self, most: Sequence[int], wait_s: float, finishing: int | None, then: Following[Any] | None
     ) -> list[Entry]:
         """Take entries, after a wait for a wake-up if there were none left."""
         box = self._box
-        line = self._line if any(claims) else None
+        line = self._line if any(most[2:]) else None
         keys: tuple[str, ...] = (box.meta, box.entries, box.wake)
-        wakes = [box.wake]
-        tasks = 1
+        wakes, tasks = [box.wake], 1
         if line is not None:
             tasks = line.tasks
             keys += (line.part.wake, *line.returned.claimed, *line.part.claimed)
             wakes.append(line.part.wake)
-        args = (*self._attempt, self._after, tuples, size, *claims, tasks)
         # A stale attempt's finish does nothing, and its take raises.
         calls: list[RedisEffect[Any]] = [] if finishing is None else [self.finish(finishing)]
+        args = (*self._attempt, self._after, *most, tasks)
         taking = box.call("take", keys, args, box.entries_in, "take from")
+        if then is not None:
+            taking = box.server.followed(taking, then)
         if wait_s > 0 and self._looked and not self._woken.is_set():
             waiting = box.server.wait(wakes, timedelta(seconds=wait_s), box.verb("wait at"))
             # If the connection breaks, the wake-up may be lost: look at once.

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from redis import exceptions
 
+from tiercel.acker.effects import Following
 from tiercel.acker.redis.clients import check_version, connect, place_of
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.pool import Form, Pool, RedisAddress
@@ -211,6 +212,24 @@ class RedisServer:
             return [effects[0].perform()]
         found = self._joined(effects).perform()
         return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
+
+    def followed(self, first: RedisEffect[T], then: Following[Any]) -> RedisEffect[T]:
+        """Join two scripts into one: ``then`` runs if the reply to ``first`` is not an empty table.
+
+        Return ``first`` alone if ``then`` is a call of another server.
+        """
+        second = then.effect
+        if not isinstance(second, RedisEffect) or second.pipeline != self:
+            return first
+
+        def read(replies: list[Any]) -> T:
+            found = first.read(replies[0])
+            if len(replies) > 1:
+                then.reply = second.read(replies[1])
+            return found
+
+        joined = self._joined([first, second])
+        return RedisEffect(self, joined.command, read, first.verb, joined.text)
 
     def _joined(self, effects: Sequence[RedisEffect[Any]]) -> RedisEffect[list[Any]]:
         keys: list[Any] = []

@@ -261,15 +261,16 @@ class Attempt:
 
     # -- for the kind ----------------------------------------------------------------------------
 
-    def fetch(self, wanted: int, wait_s: float, claims: Claims) -> None:
-        """Take more tuples from the inbox, and claim up to ``claims`` from the line.
-
-        This also finishes the last step, since the next commit may be long in coming.
+    def fetch(self, wanted: int, wait_s: float, claims: Claims, *, begins: bool = False) -> None:
+        """Take more tuples from the inbox, claim up to ``claims`` from the line, and finish the
+        last step, since the next commit may be long in coming. ``begins``: also begin the next turn
+        of the bolt's state, whose step follows at once.
         """
         wait = timedelta(seconds=wait_s)
         finishing = self._committer.unfinished
+        ahead = self._states.ahead(self.task, self._step + 1) if begins and self._states else None
         entries = self.patiently(
-            lambda: self._inbox.take(wanted, TAKEN_BYTES, wait, finishing, claims)
+            lambda: self._inbox.take(wanted, TAKEN_BYTES, wait, finishing, claims, then=ahead)
         )
         self._committer.unfinished = None
         self._slices.took(len(entries))
@@ -574,7 +575,7 @@ class Plain:
                 attempt.stop.wait(slices.rest_s())
             claims = slices.claimable - backlog.tuples
             more = slices.worthwhile + min(0, claims)
-            attempt.fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)))
+            attempt.fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)), begins=True)
         return attempt.first(slices.size if backlog.tuples or backlog.must_leave else 0)
 
     def ends(self, wait_s: float) -> StepInput | None:

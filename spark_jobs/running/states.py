@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from tiercel.acker.effects import Effect
+from tiercel.acker.effects import Effect, Following
 from tiercel.acker.ledger import Failure, Updates, canonical
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.emitting.record import Record
@@ -34,11 +34,28 @@ class TaskStates:
         self._step = 0
         self._begin: Begin = Effect.perform
         self._begun: dict[int, KeyValueState] = {}
+        # The turn that begins with the take of a step's tuples, and the step.
+        self._ahead: Following[StateTurn] | None = None
+        self._ahead_step = 0
         # States that are prepared to be written.
         self._writing: list[KeyValueState] = []
 
+    def ahead(self, task_id: int, step: int) -> Following[StateTurn] | None:
+        """Prepare to begin the turn of the task's next step together with the take of its tuples,
+        which saves a round trip if the cache has all values.
+        """
+        if self._store is None:
+            return None
+        component = self._topology.component_of(task_id)
+        index = self._cache(task_id, component).task_index
+        self._ahead_step = step
+        self._ahead = Following(self._store.begin(component, index, step))
+        return self._ahead
+
     def at(self, step: int, begin: Begin) -> TaskStates:
         """Return the states in this step: none is in use yet."""
+        if step != self._ahead_step:
+            self._ahead = None
         self._step = step
         self._begin = begin
         self._begun = {}
@@ -80,8 +97,12 @@ class TaskStates:
         if self._store is None:
             raise ValueError(f"{component!r} has a state, and there is no store for it")
         index = self._caches[task_id].task_index
-        beginning = self._store.begin(component, index, self._step, state.unread(keys))
-        state.open(self._begin(beginning), keys)
+        unread = state.unread(keys)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.reply is not None:
+            state.open(ahead.reply, keys, unread)
+        else:
+            state.open(self._begin(self._store.begin(component, index, self._step, unread)), keys)
         self._begun[task_id] = state
 
     def _cache(self, task_id: int, component: str) -> StateCache:

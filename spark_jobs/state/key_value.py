@@ -279,18 +279,20 @@ class KeyValueState:
                 unread[field] = None
         return list(unread)
 
-    def open(self, turn: StateTurn, keys: Iterable[Key] = ()) -> None:
-        """Work with this turn from now on; ``keys`` are those given to ``unread``.
+    def open(self, turn: StateTurn, keys: Iterable[Key] = (), unread: Sequence[bytes] = ()) -> None:
+        """Work with this turn from now on; ``keys`` are the keys given to ``unread``, and
+        ``unread`` what it returned, if the turn began without reading it.
 
-        Raises AckerError if it has to read some of them again.
+        Raises AckerError if it cannot read them.
         """
         self._turn = turn
         good = self._cache.begin(turn)
         self._values.update(turn.found)
         self._read += turn.found
-        if not good and (again := self.unread(keys)):
-            self._values.update(zip(again, turn.read(again), strict=True))
-            self._read += again
+        missing = unread if good else self.unread(keys)
+        if missing:
+            self._values.update(zip(missing, turn.read(missing), strict=True))
+            self._read += missing
 
     def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
         """Wrap ``execute``, so that its writes are undone if it raises."""

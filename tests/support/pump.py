@@ -17,6 +17,7 @@ import pytest
 from tests.support.case_book import MemoryCaseBook
 from tests.support.emitter import SpoutEmitter
 from tests.support.reasons import unplaced
+from tiercel.acker.effects import Following, LocalEffect
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Appended, Chunk, Parcel, decode
 from tiercel.acker.inbox.contract import Bounds, Claims, Inboxes, Sender
@@ -71,16 +72,15 @@ def killed_after(effects: int) -> Iterator[None]:
     take = MemoryInbox.take
 
     def taking(
-        self: MemoryInbox,
-        tuples: int,
-        size: int,
-        wait: timedelta,
-        finishing: int | None,
-        claims: Claims,
-    ) -> list[Any]:
+        self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None,
+        claims: Claims, *, then: Following[Any] | None = None,
+    ) -> list[Any]:  # fmt: skip
         if finishing is not None:
             spend()
-        return take(self, tuples, size, wait, finishing, claims)
+        if then is not None:
+            begin = then.effect.perform
+            then.effect = LocalEffect(lambda: spend() or begin())
+        return take(self, tuples, size, wait, finishing, claims, then=then)
 
     with pytest.MonkeyPatch.context() as patched, suppress(Killed):
         patched.setattr(commit, "perform_all", some)

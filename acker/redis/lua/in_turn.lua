@@ -1,5 +1,5 @@
--- Make several calls one after the other, each only if the one before replied 1. Comes after the
--- table ``calls``: the scripts, each as a function of its own KEYS and ARGV.
+-- Make several calls one after the other, each only if the one before replied 1 or a table that is
+-- not empty. Comes after the table ``calls``: the scripts, each as a function of its own KEYS and ARGV.
 --
 -- KEYS   the keys of the first call, of the second call, …
 -- ARGV   per call its number of keys and its number of arguments; then the arguments of the first
@@ -17,6 +17,6 @@ for number, call in ipairs(calls) do
   local reply = call(keys, args)
   if type(reply) == 'table' and reply.err then return reply end
   replies[number] = reply
-  if reply ~= 1 then break end
+  if reply ~= 1 and not (type(reply) == 'table' and #reply > 0) then break end
 end
 return replies

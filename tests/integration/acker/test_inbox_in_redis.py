@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.inboxes import (
     FIRST,
+    NOW,
     ONE,
     RUN,
     SOON,
@@ -29,12 +30,12 @@ from tests.support.inboxes import (
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
-from tiercel.acker.effects import perform_all
+from tiercel.acker.effects import Following, LocalEffect, perform_all
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import Bounds, Claims, StaleAttemptError
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.clients import connect
-from tiercel.acker.redis.scripts import RedisServers
+from tiercel.acker.redis.scripts import RedisServer, RedisServers
 
 BOUNDS = Bounds(tuples=10, bytes=10_000_000)
 
@@ -247,6 +248,38 @@ def test_a_take_that_waits_finishes_the_last_step_in_one_round_trip(inboxes_on, 
     assert payloads(inbox.take(1, 2**30, SOON, 1, Claims(0))) == [b"b"]
     assert trips == [3]
     assert inboxes.figures([ONE])[ONE].tuples == 1
+
+
+@pytest.mark.parametrize("waits", [NOW, SOON])
+def test_a_call_behind_a_take_is_made_in_its_round_trip_if_there_are_entries(
+    inboxes_on, redis_url, trips, waits
+):
+    inboxes = inboxes_on(redis_url)
+    inbox = opened(inboxes)
+    server, key = RedisServer(redis_url), uuid.uuid4().hex
+    count = server.script("return redis.call('INCR', KEYS[1])")
+    then = Following(count([key], [], int, "count"))
+    assert inbox.take(1, 2**30, NOW, None, Claims(0), then=then) == []
+    assert then.reply is None
+    put(inboxes, 1, parcel(b"a", b"b"))
+    trips.clear()
+    assert payloads(inbox.take(1, 2**30, waits, None, Claims(0), then=then)) == [b"a"]
+    assert then.reply == 1
+    assert len(trips) == 1
+    opened(inboxes)
+    with pytest.raises(StaleAttemptError):
+        inbox.take(1, 2**30, waits, None, Claims(0), then=then)
+    assert server.command("GET", key, verb="count").perform() == b"1"
+
+
+def test_a_call_of_another_server_is_not_made_behind_a_take(inboxes_on, redis_url):
+    inboxes = inboxes_on(redis_url)
+    put(inboxes, 1, parcel(b"a"))
+    other = RedisServer(f"{redis_url.rpartition('/')[0]}/1")
+    for effect in (other.script("return 1")([], [], int, "count"), LocalEffect(lambda: 1)):
+        then = Following(effect)
+        assert payloads(opened(inboxes).take(1, 2**30, NOW, None, Claims(0), then=then)) == [b"a"]
+        assert then.reply is None
 
 
 def test_a_wake_up_that_is_lost_with_its_connection_costs_no_wait(inboxes_on, redis_url):

@@ -17,6 +17,7 @@ from tiercel.acker.inbox.memory import MemoryInbox
 from tiercel.acker.memory import MemoryLedger
 from tiercel.examples.word_count import SplitSentence
 from tiercel.spark_jobs.kinds.choice import attempt_at
+from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 
 LINES = [[f"the falcon {number % 5} and the tiercel"] for number in range(40)]
@@ -159,14 +160,14 @@ def test_a_state_is_not_written_where_the_step_could_not_be_sealed(run):
     roots = fed(pump)
     [task] = counting_tasks(pump)
     old = pump.attempts[task]
-    begin = old._committer.begin
+    take = old._inbox.take
 
-    def begin_and_be_taken_over(turn):
-        begun = begin(turn)
+    def take_and_be_taken_over(*args, **options):
+        taken = take(*args, **options)
         pump.attempts[task] = attempt_at(pump.around, task, threading.Event())
-        return begun
+        return taken
 
-    old._committer.begin = begin_and_be_taken_over
+    old._inbox.take = take_and_be_taken_over
     with pytest.raises(StaleAttemptError):
         old.turn()
     assert counts(pump) == {}
@@ -222,8 +223,30 @@ def test_an_attempt_that_never_wrote_its_state_leaves_the_next_one_free(run):
     assert counts(pump) == found
 
 
-def test_a_state_that_does_not_answer_has_its_step_repeated_by_another_attempt(run):
+def test_a_state_that_does_not_answer_as_tuples_are_taken_is_asked_again(run):
+    store = run(1)
+    pump = Pump(word_count(Last()), state=store)
+    roots = fed(pump)
+    begin = store.begin
+    silent = [2]
+
+    def begin_or_fail(effect):
+        begun = effect.perform()
+        if silent[0]:
+            silent[0] -= 1
+            raise RedisUnavailableError("gone")
+        return begun
+
+    store.begin = lambda *args: LocalEffect(partial(begin_or_fail, begin(*args)))
+    pump.run()
+    assert silent == [0]
+    assert sorted(pump.acked) == sorted(roots)
+    assert counts(pump) == expected(*LINES)
+
+
+def test_a_state_that_does_not_answer_has_its_step_repeated_by_another_attempt(run, monkeypatch):
     """The step has had no effect yet, so it is taken again."""
+    monkeypatch.setattr(TaskStates, "ahead", lambda *_: None)
     store = run(1)
     pump = Pump(word_count(Last()), state=store)
     roots = fed(pump)

@@ -189,11 +189,11 @@ def test_while_tuples_trickle_in_the_inbox_is_not_asked_all_the_time(monkeypatch
     take = MemoryInbox.take
     looks = []
 
-    def with_another(self, *given):
+    def with_another(self, *given, **options):
         looks.append(given)
         if not Seen.seen:
             cluster.emit([[len(looks)]])
-        return take(self, *given)
+        return take(self, *given, **options)
 
     monkeypatch.setattr(MemoryInbox, "take", with_another)
     cluster.start()
