@@ -344,7 +344,7 @@ class MemoryInbox:
                 entries += self._claim(box, most, room)
             if entries:
                 box.taken = entries[-1].position
-                if then is not None:
+                if then is not None:  # if it raises, the next take returns the entries again
                     then.reply = then.effect.perform()
             # Do not wait for entries that were drained away in the meantime.
             self._after = number_of(entries[-1].position) if entries else box.last

@@ -381,7 +381,7 @@ class RedisInbox:
         left_s = wait.total_seconds()
         until = time.monotonic() + left_s
         while True:
-            entries = self._look((tuples, size, *claims), left_s, finishing, then)
+            entries = self._look((tuples, size), left_s, finishing, claims, then)
             left_s = until - time.monotonic() if wait else 0.0
             if entries or left_s <= 0 or self._woken.is_set():
                 # The caller looks at the reason for a wake-up only after this returns, so the
@@ -391,11 +391,11 @@ class RedisInbox:
                 return entries
 
     def _look(
-        self, most: Sequence[int], wait_s: float, finishing: int | None, then: Following[Any] | None
-    ) -> list[Entry]:
+        self, most: tuple[int, int], wait_s: float, finishing: int | None, claims: Claims,
+        then: Following[Any] | None,
+    ) -> list[Entry]:  # fmt: skip
         """Take entries, after a wait for a wake-up if there were none left."""
-        box = self._box
-        line = self._line if any(most[2:]) else None
+        box, line = self._box, self._line if any(claims) else None
         keys: tuple[str, ...] = (box.meta, box.entries, box.wake)
         wakes, tasks = [box.wake], 1
         if line is not None:
@@ -404,7 +404,7 @@ class RedisInbox:
             wakes.append(line.part.wake)
         # A stale attempt's finish does nothing, and its take raises.
         calls: list[RedisEffect[Any]] = [] if finishing is None else [self.finish(finishing)]
-        args = (*self._attempt, self._after, *most, tasks)
+        args = (*self._attempt, self._after, *most, *claims, tasks)
         taking = box.call("take", keys, args, box.entries_in, "take from")
         if then is not None:
             taking = box.server.followed(taking, then)

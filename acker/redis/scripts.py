@@ -214,7 +214,8 @@ class RedisServer:
         return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
 
     def followed(self, first: RedisEffect[T], then: Following[Any]) -> RedisEffect[T]:
-        """Join two scripts into one: ``then`` runs if the reply to ``first`` is not an empty table.
+        """Join two scripts into one: ``then`` runs if ``first`` replies with a table that is not
+        empty.
 
         Return ``first`` alone if ``then`` is a call of another server.
         """

@@ -279,7 +279,7 @@ def test_a_reply_that_is_lost_anywhere_changes_nothing(redis_url, stage, trips, 
             return send(self, *args, **kwargs)
 
         monkeypatch.setattr(AbstractConnection, "send_packed_command", losing)
-        # Take, begin, seal, append; begin, seal, append.
+        # Take and begin, read, seal, append; begin, seal, append.
         assert attempt.turn()
         assert attempt.turn()
         assert proxy.lost == 1
