@@ -27,7 +27,7 @@ class StatefulBolt(BasicBolt):
     it again, and downstream bolts receive its first emissions, which may be older than others that
     they have received since (docs/exactly-once.md). Applied tuples are remembered, in
     the state's commits, for at least ``once_retention`` (a day) of the topology's running time.
-    Each takes 52 bytes, plus the tuple's emissions beyond their first twelve bytes. This covers the
+    Each takes 54 bytes, plus the tuple's emissions beyond their first twelve bytes. This covers the
     state and emissions, not attributes or calls to other services. A tuple without a key changes
     the state each time, and is reported as an error.
 

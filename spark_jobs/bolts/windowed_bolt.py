@@ -159,7 +159,7 @@ class WindowedBolt(_Prepared):
     Redis, for at least ``once_retention`` (a day). A message with an identity that is delivered
     again afterwards, also to a new run, is neither late nor in another window: it repeats what its
     window has emitted, anchored to itself and with the same keys, so that a bolt behind with
-    ``once`` applies each result once (docs/windows.md). A tuple takes 38 to 54 bytes.
+    ``once`` applies each result once (docs/windows.md). A tuple takes 42 to 59 bytes.
 
     Ticks are not sent to a windowed bolt.
     """

@@ -27,6 +27,7 @@ from tiercel.spark_jobs.state.savepoint import Saved, SavedBolt, SavedEntry, Sav
 _PAIRS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 1 << 20
 _BUCKETS_AT_ONCE = 512
+_ALL = range(redis_shard.BUCKETS)
 _KEYS_AT_ONCE = 1_000
 
 
@@ -156,8 +157,9 @@ class Import:
                 key, pair = self._keys(name, shard).staged, (one.field, one.value)
             else:
                 shard = one.shard
-                buckets = self._keys(name, shard).staged_buckets(redis_shard.BUCKETS)
-                key, pair = buckets[one.bucket % len(buckets)], (one.field, one.mark)
+                number = redis_shard.bucket_of(one.field, one.bucket)
+                [key] = self._keys(name, shard).staged_buckets([number])
+                pair = one.field, one.mark
             self._waiting.setdefault(_StagedKey(shard, key), []).extend(pair)
             self._pairs += 1
             self._bytes += sum(map(len, pair))
@@ -179,8 +181,8 @@ class Import:
             for shard in range(max(self._shards, self.before[name].shards)):
                 keys = self._keys(name, shard)
                 pairs = zip(
-                    [keys.entries, *keys.buckets(redis_shard.BUCKETS)],
-                    [keys.staged, *keys.staged_buckets(redis_shard.BUCKETS)],
+                    [keys.entries, *keys.buckets(_ALL)],
+                    [keys.staged, *keys.staged_buckets(_ALL)],
                     strict=True,
                 )
                 ran: int | str = ""
@@ -200,7 +202,7 @@ class Import:
         for name in self._bolts:
             for shard in range(self._shards):
                 keys = self._keys(name, shard)
-                staged = [keys.staged, *keys.staged_buckets(redis_shard.BUCKETS)]
+                staged = [keys.staged, *keys.staged_buckets(_ALL)]
                 self._at(shard).command("UNLINK", *staged, verb="import the state").perform()
 
     def _send(self) -> None:
@@ -228,7 +230,7 @@ class Import:
 
     def _marks(self, name: str, shard: int) -> int:
         server = self._at(shard)
-        buckets = self._keys(name, shard).staged_buckets(redis_shard.BUCKETS)
+        buckets = self._keys(name, shard).staged_buckets(_ALL)
         return sum(
             perform_all(
                 [
@@ -246,7 +248,7 @@ class Import:
 
 
 def _marks(server: RedisServer, keys: StateKeys, name: str, shard: int) -> Iterator[SavedMark]:
-    buckets = keys.buckets(redis_shard.BUCKETS)
+    buckets = keys.buckets(_ALL)
     for start in range(0, len(buckets), _BUCKETS_AT_ONCE):
         read = [
             server.command("HGETALL", bucket, read=list, verb="read the state")

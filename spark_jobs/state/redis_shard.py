@@ -1,10 +1,10 @@
 """The state of one bolt task in one shard: its entries, and the marks of the tuples that its
 component has applied. Each Lua script has one typed function that returns an effect.
 
-A mark is in one of 8,192 buckets per component and shard. A bucket is a hash that stays a listpack
-up to 512 marks (hash-max-listpack-entries; 4 million marks per shard). A mark takes some 28 bytes
-plus the tuple's emissions. The last five of a key's 16 bytes choose shard and bucket, the others
-are the field.
+A mark is in one of 32,768 buckets per component and shard. A bucket is a hash that stays a listpack
+up to 512 marks (hash-max-listpack-entries; 16 million marks per shard). A mark takes some 30 bytes
+plus the tuple's emissions. Of a key's 16 bytes the first eleven are the field; the other five, and
+two bits of the eleventh, choose shard and bucket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
 from typing import Any
 from urllib.parse import quote
@@ -45,6 +45,7 @@ class StateKeys:
                                         marks: the number of marks; foreign:TASK: commits of
                                         other tasks that wrote entries of this one; foreign:*:
                                         commits and undone ones that may concern entries of all;
+                                        layout: 2 if the marks are in 32,768 buckets, not in 8,192;
                                         imported: the number of the import that replaced them;
                                         born: a random word, by which a driver sees that the
                                         server has lost its memory
@@ -85,23 +86,19 @@ class StateKeys:
     def undo(self, task: int) -> str:
         return f"{self._undo}:{task}"
 
-    def buckets(self, count: int) -> list[str]:
-        """Return the buckets of marks, by number."""
-        return _numbered(self._once, count)
+    def buckets(self, numbers: Iterable[int]) -> list[str]:
+        """Return the buckets of marks with these numbers."""
+        # Made anew: 32,768 names kept would not be in the processor's cache when they are used.
+        once = self._once
+        return [f"{once}:{number:x}" for number in numbers]
 
-    def staged_buckets(self, count: int) -> list[str]:
-        """Return the keys of imported buckets, by number."""
-        return _numbered(self.staged, count)
+    def staged_buckets(self, numbers: Iterable[int]) -> list[str]:
+        """Return the keys of imported buckets with these numbers."""
+        return [f"{self.staged}:{number:x}" for number in numbers]
 
     def of(self, task: int) -> list[str]:
         """Return the keys that the scripts take for a task."""
         return [self.entries, self.run, f"{self._turn}:{task}", self.undo(task)]
-
-
-@lru_cache(maxsize=64)
-def _numbered(prefix: str, count: int) -> list[str]:
-    """Return numbered names, made once per process, because a step needs thousands."""
-    return [f"{prefix}:{number:x}" for number in range(count)]
 
 
 def shard_of(field: bytes, shards: int) -> int:
@@ -112,7 +109,11 @@ def shard_of(field: bytes, shards: int) -> int:
 # Marks per call that makes them.
 MARKS_AT_ONCE = 1_000
 _RECALLED_AT_ONCE = 2_000
-BUCKETS = 1 << 13
+BUCKETS = 1 << 15
+# Buckets into which one of an older version is split, by the last byte of the field.
+PARTS = 4
+# Old buckets per call that splits them.
+_SPLIT_AT_ONCE = 16
 _FIELD = 11
 _KEY_BYTES = 16
 # Bytes before the keys in a call's undo record: its kind and its time.
@@ -146,6 +147,7 @@ class MarkShard:
         self._recall = server.script(_source("recall"))
         self._take_back = server.script(_source("take_back_marks"))
         self._age = server.script(_source("clock", "age"))
+        self._split = server.script(_source("split"))
 
     def remember(
         self,
@@ -208,20 +210,44 @@ class MarkShard:
         first = self._sweep
         after = first + min(BUCKETS, math.ceil(BUCKETS * AGED_EVERY_S / pass_s))
         self._sweep = after % BUCKETS
-        names = self._keys.buckets(BUCKETS)
-        looked = [names[bucket % BUCKETS] for bucket in range(first, after)]
+        looked = self._keys.buckets([number % BUCKETS for number in range(first, after)])
         return self._age([self._keys.run, *looked], [retention_s], bool, "forget old marks")
 
-    def sizes(self) -> list[RedisEffect[int]]:
-        """Count the marks in each bucket."""
-        return [
-            self._server.command("HLEN", bucket, read=int, verb="count marks")
-            for bucket in self._keys.buckets(BUCKETS)
-        ]
+    def split(self, run_number: int) -> list[RedisEffect[int]]:
+        """Prepare to split the buckets of an older version; each call returns the number of its
+        marks. From the first call on, earlier runs can make no marks. Each raises StaleTurnError.
+        """
+        old = BUCKETS // PARTS
+        effects = []
+        for start in range(0, old, _SPLIT_AT_ONCE):
+            firsts = range(start, min(start + _SPLIT_AT_ONCE, old))
+            numbers = [first + part * old for first in firsts for part in range(PARTS)]
+            words = [self._keys.run, *self._keys.buckets(numbers)]
+            effects.append(
+                self._split(words, [run_number, PARTS], _counted, "split the buckets of marks")
+            )
+        return effects
 
     def _buckets(self, marks: Iterable[bytes]) -> list[str]:
-        names = self._keys.buckets(BUCKETS)
-        return [names[(key[14] << 8 | key[15]) % BUCKETS] for key in marks]
+        # As ``bucket_of``, without a call per mark.
+        parts, old = PARTS, BUCKETS // PARTS
+        return self._keys.buckets(
+            [key[10] % parts * old + (key[14] << 8 | key[15]) % old for key in marks]
+        )
+
+
+def bucket_of(field: bytes, number: int) -> int:
+    """Return the bucket of a mark by its field and the number of its bucket, now or in an older
+    version.
+    """
+    old = BUCKETS // PARTS
+    return field[_FIELD - 1] % PARTS * old + number % old
+
+
+def _counted(verdict: int) -> int:
+    if verdict < 0:
+        raise StaleTurnError("a later run has begun")
+    return verdict
 
 
 def _remembered(verdict: int) -> bool:

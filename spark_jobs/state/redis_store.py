@@ -92,6 +92,8 @@ class RedisStateStore:
         self._births: dict[str, list[tuple[bytes, bool]]] = {}
 
     def begin_run(self, component: str) -> None:
+        # First: the marks of a commit that broke off are taken back from the new buckets.
+        self._split_marks(component)
         tasks = 0
         for shard, server in enumerate(self._at):
             run = StateKeys(self._topology, shard, component).run
@@ -101,7 +103,6 @@ class RedisStateStore:
             tasks = max(tasks, found)
         for task in range(tasks):
             self.begin(component, task, 0).perform()
-        self._count_marks(component)
 
     def age(self, component: str, retention_s: int) -> None:
         perform_all([shard.marks.age(retention_s) for shard in self._shards_of(component, 0)])
@@ -180,18 +181,20 @@ class RedisStateStore:
     def close(self) -> None:
         self._servers.close()
 
-    def _count_marks(self, component: str) -> None:
-        """Count marks of older versions, which did not count; this run has no turns yet."""
+    def _split_marks(self, component: str) -> None:
+        """Split the buckets of older versions, and count their marks."""
         for shard, (server, one) in enumerate(
             zip(self._at, self._shards_of(component, 0), strict=True)
         ):
             run = StateKeys(self._topology, shard, component).run
-            ran, marks = server.command(
-                "HMGET", run, "ran", "marks", read=list, verb="count marks"
+            verb = "look at the state"
+            ran, layout = server.command(
+                "HMGET", run, "ran", "layout", read=list, verb=verb
             ).perform()
-            if ran is not None and marks is None:
-                number = sum(perform_all(one.marks.sizes()))
-                server.command("HSET", run, "marks", number, read=int, verb="count marks").perform()
+            if ran is not None and layout is None:
+                number = sum(part.perform() for part in one.marks.split(self._run_number))
+                new = ("marks", number, "layout", 2)
+                server.command("HSET", run, *new, read=int, verb=verb).perform()
 
     def _entries_of(self, component: str) -> list[tuple[RedisServer, str]]:
         """Return the server and the key of the entries in each shard."""

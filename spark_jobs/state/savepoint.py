@@ -288,7 +288,7 @@ class SavepointFile:
                         f"line says {promised:,}: export again, or copy the file again"
                     )
         if said != _end_of(self.header):
-            raise self._bad(number, "its numbers are not those of the first line")
+            raise self._bad(number, "its numbers differ from the first line's")
         if self._file.readline(2):
             raise self._bad(number + 1, "it comes after the last line")
 

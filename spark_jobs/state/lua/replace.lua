@@ -20,9 +20,9 @@ for i = 2, #KEYS, 2 do
     redis.call('UNLINK', KEYS[i])
   end
 end
-redis.call('HDEL', run, 'shards', 'ran', 'ran_at', 'marks')
+redis.call('HDEL', run, 'shards', 'ran', 'ran_at', 'marks', 'layout')
 -- The number stays in any case: it refuses the runs before.
 redis.call('HSET', run, 'run_number', ARGV[1], 'imported', ARGV[1])
 if ARGV[2] ~= '' then redis.call('HSET', run, 'shards', ARGV[2]) end
-if ARGV[3] ~= '' then redis.call('HSET', run, 'ran', ARGV[3], 'marks', ARGV[4]) end
+if ARGV[3] ~= '' then redis.call('HSET', run, 'ran', ARGV[3], 'marks', ARGV[4], 'layout', 2) end
 return 1

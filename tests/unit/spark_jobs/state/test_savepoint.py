@@ -133,7 +133,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(path, tmp_path):
         ('"value":1', '"value":{"$bytes":7}', "line 2: it is no entry of a state"),
         ('"value":1', '"more":1', "line 2: it is no entry of a state: it has other members"),
         ('"value":1', '"value":1}{', "line 2: it is no JSON object"),
-        ('{"end":{"entries":1', '{"end":{"entries":2', "line 3: its numbers are not those"),
+        ('{"end":{"entries":1', '{"end":{"entries":2', "line 3: its numbers differ"),
         ('{"end":', '{"bolt":"count","key":"a","value":2}\n{"end":', "has 2 entries of count"),
         ('"marks":0}}\n', '"marks":0}}\n\n', "line 4: it comes after the last line"),
     ],
