@@ -14,6 +14,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -39,7 +40,7 @@ def fill_whole(settings: Settings, queue: str, bodies: Iterator[bytes]) -> int:
             properties = write_properties(
                 {
                     "message_id": uuid.uuid4().hex,
-                    "timestamp": 1_700_000_000 + number,
+                    "timestamp": int(time.time()),
                     "headers": {
                         "tenant": f"t{number % 10}",
                         "trace": uuid.uuid4().hex,

@@ -122,16 +122,16 @@ def _since(properties: Any) -> int:
     """Return the time from which a message may have been processed: when it was published or, for a
     dead letter that was put back, when it died. 0 if neither is known: from its delivery on.
     """
-    told = [properties.timestamp]
+    published, died = properties.timestamp, None
     headers = properties.headers
     # Searching the bytes is cheaper than reading the headers.
     if headers is not None and not (isinstance(headers, Headers) and _MARK not in headers.wire):
-        told.append(_seconds(headers.get(SINCE_HEADER)))
-    if told == [None]:
+        died = _seconds(headers.get(SINCE_HEADER))
+    if published is None and died is None:
         return 0
     now = time.time()
-    known = [since for since in told if isinstance(since, int) and 0 < since < now]
-    return min(known, default=0)
+    since = published if isinstance(published, int) and 0 < published < now else 0
+    return min(since or died, died) if died is not None and 0 < died < now else since
 
 
 def _seconds(mark: Any) -> int | None:

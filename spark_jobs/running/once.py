@@ -374,6 +374,8 @@ class OnceStep:
         keys = dict.fromkeys([tup.lanes[:KEY_BYTES] for tup in record.fresh if tup.lanes])
         self._known = state.recall(list(keys)) if keys else {}
         self._oldest = time.time() - self._retention_s
+        # Times, as in the lanes, of messages that are not older than the remembered keys.
+        self._young = {_AS_OLD_AS_ITS_DELIVERY}
         # If no stream has a receiver, no emissions need to be noted.
         self._noting = NotingRecorder(record) if received_streams(record) else None
 
@@ -388,30 +390,25 @@ class OnceStep:
         marks = self._state.marks
         known = self._known
         noting = self._noting
+        young = self._young
 
-        def apply(tup: Tuple, collector: BasicRecorder) -> None:
+        def once(tup: Tuple, collector: BasicRecorder) -> None:
             """Execute the tuple and mark it as applied; if either raises, both are undone."""
+            lanes = tup.lanes
+            key = b"" if lanes is None else lanes[:KEY_BYTES]
+            if key in known:
+                self._repeat(tup, collector)
+                return
+            if lanes is None or lanes[_SINCE] not in young:
+                self._look_at(tup)
             if noting is not None:
                 noting.noted.clear()
             execute(tup, collector)
-            lanes = tup.lanes
             if lanes is not None:
                 emitted = b"" if noting is None else noting.packed()
-                key = lanes[:KEY_BYTES]
                 marks[key] = known[key] = lanes[_CONTENT] + emitted
 
-        guarded = self._state.guarded(apply)
-
-        def once(tup: Tuple, collector: BasicRecorder) -> None:
-            lanes = tup.lanes
-            if lanes is not None and lanes[:KEY_BYTES] in known:
-                self._repeat(tup, collector)
-                return
-            if lanes is None or lanes[_SINCE] != _AS_OLD_AS_ITS_DELIVERY:
-                self._look_at(tup)
-            guarded(tup, collector)
-
-        return once
+        return self._state.guarded(once)
 
     def _repeat(self, tup: Tuple, collector: BasicRecorder) -> None:
         """Repeat the emissions that the tuple had when it was applied."""
@@ -434,7 +431,9 @@ class OnceStep:
             if not (tup.is_tick or self._counts[ONCE_UNKEYED]):
                 self._record.report(UNKEYED)
             self._counts[ONCE_UNKEYED] += not tup.is_tick
-        elif said_by(tup.lanes).since < self._oldest:
+        elif said_by(tup.lanes).since >= self._oldest:
+            self._young.add(tup.lanes[_SINCE])
+        else:
             if not self._counts[ONCE_UNSURE]:
                 self._record.report(
                     "a message older than the remembered keys (once_retention = "
