@@ -212,6 +212,8 @@ class Intake:
             return 0
         most_waiting = max(limit, BACK_OFFS_HELD)
         held, waiting = messages.bytes_held, len(messages.waiting)
+        if current == limit and not waiting and held <= self._bound:
+            return current  # the usual case, asked for each message
         if held > self._bound or waiting >= most_waiting:
             return 1
         first = max(1, self._bound // MAX_BODY_BYTES)
