@@ -440,7 +440,8 @@ def show_result(console: Console, result: Result) -> None:
     table.add_row("sentences per second", f"{result.sentences_per_s:,.0f}")
     table.add_row("complete latency p50", f"{result.p50_ms:,.0f} ms")
     table.add_row("complete latency p99", f"{result.p99_ms:,.0f} ms")
-    table.add_row(f"queue {depth.name}", f"{depth.ready:,} ready, {depth.unacked or 0:,} unacked")
+    # No message is unacked: the workers have ended. RabbitMQ's figure is seconds old.
+    table.add_row(f"queue {depth.name}", f"{depth.ready:,} ready")
     table.add_row(f"queue {depth.name}.dead", f"{depth.dead_lettered or 0:,} ready")
     console.print(table)
 
