@@ -271,7 +271,7 @@ class Taker:
         for consumer in self._consumers:
             if not consumer.stop(timedelta(seconds=max(0.1, deadline - time.monotonic()))):
                 log.warning(
-                    "RabbitMQ did not answer in time at the end; it requeues what was open",
+                    "RabbitMQ did not answer in time at the end; it requeues the open messages",
                     extra={"event": "reader_cut_off"},
                 )
 

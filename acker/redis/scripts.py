@@ -193,7 +193,8 @@ class RedisServer:
                 replies[at] = reply
 
     def perform_in_turn(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
-        """Make each call only if the one before replied 1.
+        """Make each call only if the one before replied 1, or if they are joined a table that is
+        not empty.
 
         Return the replies of the calls that were made.
 

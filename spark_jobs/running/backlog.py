@@ -133,7 +133,7 @@ class Backlog:
 
     def of(self, rows: Mapping[str, Sequence[int]]) -> list[Share]:
         """Return the shares of waiting tuples, given by rows per position, both ascending."""
-        return [Share(self._open[position], np.array(those)) for position, those in rows.items()]
+        return [Share(self._open[position], np.array(some)) for position, some in rows.items()]
 
     def may_begin(self, entry: OpenEntry) -> Rows:
         """Return the waiting rows of an entry that a call may begin with."""

@@ -205,7 +205,7 @@ def read(
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:
-    """Show the body of one dead letter, at most 64 KiB of it; what is not text in hexadecimal."""
+    """Show the body of one dead letter, at most 64 KiB of it; in hexadecimal if it is no text."""
     settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
 
     found = letters.look_for(settings.amqp or "", queue, letter)

@@ -173,7 +173,7 @@ class TaskWindows:
             self._load(json.loads(self._kept or b"{}"))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             log.warning(
-                "%s[%d]: what it noted of its windows cannot be read (%s); windows that have "
+                "%s[%d]: its record of its windows cannot be read (%s); windows that have "
                 "closed may close again, with the tuples that are left",
                 self._component, self._task, error, extra={"event": "order_unreadable"},
             )  # fmt: skip
