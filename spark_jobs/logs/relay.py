@@ -1,5 +1,5 @@
-"""Logging in Spark's Python workers, with the name of the logging bolt task, and the relay of
-records to the driver, which shares their stderr.
+"""Logging in Spark's Python workers, with the name of the logging bolt task, the relay of records
+to the driver, which shares their stderr, and the lines that bolts print.
 
 A record is a JSON object on lines of its own, each with a secret mark that worker and driver share:
 a bolt that prints an outsider's message cannot forge a record. Lines are short enough that writes
@@ -13,11 +13,13 @@ import json
 import logging
 import os
 import secrets
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO, cast
 
 from tiercel.spark_jobs.logs.formatters import STANDARD, log_to, plain_handler
 
@@ -146,6 +148,39 @@ class Speaking(logging.Filter):
         return True
 
 
+class WholeLines:
+    """Standard output or standard error of a process in which several bolt tasks print: each line
+    stays whole. ``print`` writes a text and its line break one after the other.
+    """
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._begun = threading.local()
+
+    def write(self, text: str) -> int:
+        """Write the lines that are complete; the rest when this thread completes it or flushes."""
+        lines, end, rest = (self._taken() + text).rpartition("\n")
+        self._begun.text = rest
+        if end:
+            self._output.write(lines + end)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what this thread has begun, too, such as a progress bar."""
+        begun = self._taken()
+        if begun:
+            self._output.write(begun)
+        self._output.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+    def _taken(self) -> str:
+        begun: str = getattr(self._begun, "text", "")
+        self._begun.text = ""
+        return begun
+
+
 _NAME = "executor"
 
 
@@ -162,7 +197,11 @@ class WorkerLogs:
     mark: str | None = field(default=None, repr=False)
 
     def set_up(self) -> None:
-        """Set up logging in this process, replacing any earlier set-up."""
+        """Set up logging and printing in this process, replacing any earlier set-up."""
+        for name in ("stdout", "stderr"):
+            output = getattr(sys, name)
+            if output is not None and not isinstance(output, WholeLines):
+                setattr(sys, name, cast("TextIO", WholeLines(output)))
         handler = RelayHandler(self.mark) if self.mark else plain_handler(self.form, _NAME)
         handler.addFilter(Speaking())
         log_to(handler, self.level)

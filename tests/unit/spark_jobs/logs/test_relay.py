@@ -19,6 +19,7 @@ from tiercel.spark_jobs.logs.relay import (
     RelayHandler,
     RelayReader,
     Speaking,
+    WholeLines,
     WorkerLogs,
     new_mark,
     speak_as,
@@ -33,7 +34,9 @@ def unchanged_logging():
     root = logging.getLogger()
     before = root.handlers[:]
     level = root.level
+    outputs = sys.stdout, sys.stderr
     yield
+    sys.stdout, sys.stderr = outputs
     root.handlers[:] = before
     root.setLevel(level)
     logging.captureWarnings(capture=False)
@@ -184,3 +187,34 @@ def test_on_an_executor_of_a_cluster_lines_have_the_chosen_form(monkeypatch, for
     logging.getLogger("orders").info("less")
     [said] = written.getvalue().splitlines()
     assert line in said
+
+
+def printing(output: WholeLines, text: str) -> threading.Thread:
+    return threading.Thread(target=print, args=[text], kwargs={"file": output})
+
+
+def test_lines_that_threads_print_at_once_stay_whole():
+    output = io.StringIO()
+    lines = WholeLines(output)
+    lines.write("half of ")
+    other = printing(lines, "between\nthe two")
+    other.start()
+    other.join()
+    lines.write("a line\nand more")
+    assert output.getvalue() == "between\nthe two\nhalf of a line\n"
+    print(file=lines, end="", flush=True)
+    assert output.getvalue().endswith("and more")
+    assert not lines.isatty()
+
+
+def test_a_worker_prints_whole_lines(capsys):
+    WorkerLogs().set_up()
+    output = sys.stdout
+    WorkerLogs().set_up()
+    assert sys.stdout is output
+    output.write("half ")
+    other = printing(output, "between")
+    other.start()
+    other.join()
+    output.write("done\n")
+    assert capsys.readouterr().out == "between\nhalf done\n"
