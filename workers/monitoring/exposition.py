@@ -112,7 +112,7 @@ _GROUPS = (
         gauges=(
             ("tiercel_inbox_tuples", "waiting", "Tuples in the inbox of a bolt task"),
             ("tiercel_inbox_bytes", "waiting_bytes", "Bytes in the inbox of a bolt task"),
-            ("tiercel_inbox_oldest_seconds", "oldest_s", "Age of the oldest tuple in the inbox"),
+            ("tiercel_inbox_oldest_seconds", "oldest_s", "Age of the oldest waiting tuple"),
             ("tiercel_task_attempts", "attempts", "Attempts at a bolt task, including the first"),
             ("tiercel_task_attended", "attended", "1 while a process runs the bolt task"),
             ("tiercel_task_seen_seconds", "seen_s", "Time since the last report of its process"),
@@ -132,6 +132,7 @@ _GROUPS = (
         gauges=(
             ("tiercel_windows_open", "open", "Windows that have tuples and have not closed"),
             ("tiercel_windows_held_tuples", "held", "Tuples that wait for their windows"),
+            ("tiercel_windows_oldest_seconds", "oldest_s", "Age of the oldest of these tuples"),
             (
                 "tiercel_windows_watermark_timestamp_seconds",
                 "watermark_s",

@@ -468,7 +468,8 @@ def _queued(bolt: BoltRow) -> str:
     if not bolt.waiting:
         return ""
     some = f"{counted(bolt.waiting, 'tuple')} {_wait(bolt.waiting)}"
-    return f"; {some} for it, the oldest for {seconds(bolt.oldest_s)}"
+    oldest = f", the oldest for {seconds(bolt.oldest_s)}" if bolt.oldest_s else ""
+    return f"; {some} for it{oldest}"
 
 
 def _wait(number: int) -> str:

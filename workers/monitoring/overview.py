@@ -37,6 +37,7 @@ from tiercel.workers.monitoring.rows import (
     WindowsRow,
     bolt_row,
     mean,
+    oldest_waiting_s,
     once_rows,
     processes,
     spout_tasks,
@@ -493,7 +494,7 @@ def _own(name: str, readings: Readings) -> Own:
     return Own(
         topology=name,
         waiting=sum(one.tuples for one in readings.inboxes.values()),
-        oldest_waiting_s=max([0.0, *(one.oldest_s for one in readings.inboxes.values())]),
+        oldest_waiting_s=max([0.0, *map(oldest_waiting_s, readings.inboxes.values())]),
         pending=readings.census.pending,
         oldest_pending_s=max([0.0, *(presence.oldest_s for presence in readings.present.values())]),
         in_back_off=sum(presence.in_back_off for presence in readings.present.values()),

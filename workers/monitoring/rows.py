@@ -92,7 +92,7 @@ class TaskRow:
     # Tuples in its inbox, including the tuples of its current step.
     waiting: int
     waiting_bytes: int
-    # Age of the oldest waiting tuple.
+    # Age of the oldest waiting tuple; 0 while windows hold tuples.
     oldest_s: float
     executed: int
     # Total time in ``execute`` and ``flush``, in seconds.
@@ -230,7 +230,7 @@ def _task(component: str, task: int, readings: Readings) -> TaskRow:
         task=task,
         waiting=inbox.tuples,
         waiting_bytes=inbox.bytes,
-        oldest_s=inbox.oldest_s,
+        oldest_s=oldest_waiting_s(inbox),
         executed=counts["executed"],
         execute_s=execute_s,
         # The first report of a process may cover time before the window.
@@ -248,6 +248,11 @@ def _task(component: str, task: int, readings: Readings) -> TaskRow:
         windows=inbox.windows if attended(inbox) else None,
         place=unpacked(inbox.place) if attended(inbox) else None,
     )
+
+
+def oldest_waiting_s(inbox: InboxFigures) -> float:
+    """Return the age of the oldest waiting tuple; 0 while windows hold tuples, which are older."""
+    return 0.0 if inbox.windows is not None and inbox.windows.tuples else inbox.oldest_s
 
 
 def attended(inbox: InboxFigures) -> bool:
@@ -401,8 +406,8 @@ class WindowsRow:
     late: int
     # Tuples without a valid timestamp.
     refused: int
-    # Age of the oldest tuple in the inbox.
-    oldest_s: float
+    # Age of the oldest tuple that they hold.
+    oldest_s: float | None
 
     @property
     def watermark_s(self) -> float | None:
@@ -417,7 +422,13 @@ def windows_rows(
     rows = []
     for bolt in bolts:
         total = total_of(readings.counted.counts, bolt.name)
-        told = [each.windows for each in tasks if each.component == bolt.name and each.windows]
+        by_task = {
+            each.task: each.windows
+            for each in tasks
+            if each.component == bolt.name and each.windows
+        }
+        told = list(by_task.values())
+        ages = [readings.inboxes[task].oldest_s for task, each in by_task.items() if each.tuples]
         marks = [each.watermark_us for each in told if each.watermark_us is not None]
         watermark = moment(min(max(min(marks), -_FAR_US), _FAR_US)) if marks else None
         lag_s = None if watermark is None else (readings.at - watermark).total_seconds()
@@ -431,7 +442,7 @@ def windows_rows(
             failed=total[WINDOWS_FAILED],
             late=total[WINDOWS_LATE],
             refused=total[WINDOWS_REFUSED],
-            oldest_s=bolt.oldest_s,
+            oldest_s=max(ages, default=0.0) if told else None,
         )
         if told or row.closed or row.failed or row.late or row.refused:
             rows.append(row)

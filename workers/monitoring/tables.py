@@ -383,7 +383,7 @@ WINDOWS = TableKind[WindowsRow](
         Column("failed calls", lambda row: count(row.failed)),
         Column("late", lambda row: count(row.late)),
         Column("bad timestamps", lambda row: count(row.refused)),
-        Column("oldest held", lambda row: seconds(row.oldest_s)),
+        Column("oldest held", lambda row: "" if row.oldest_s is None else seconds(row.oldest_s)),
     ),
 )
 QUEUES = TableKind[QueueRow](

@@ -369,7 +369,8 @@ def bolt_doing(row: BoltRow, seen: Overview) -> str:
         f"executes {per_second(speed.a_second)} tuples per second"
         + (f", {duration(speed.latency_ms)} each" if speed.latency_ms is not None else "")
         + f"; {busiest(row)} works {row.busy:.0%} of the time",
-        f"{count(row.waiting)} tuples wait in its inboxes, the oldest for {seconds(row.oldest_s)}"
+        f"{count(row.waiting)} tuples wait in its inboxes"
+        + (f", the oldest for {seconds(row.oldest_s)}" if row.oldest_s else "")
         if row.waiting
         else "nothing waits in its inboxes",
     ]

@@ -146,13 +146,17 @@ def test_a_windowed_bolt_has_gauges_while_its_tasks_have_processes():
     assert of_windows(exposed(inboxes={2: inbox}, at=at)) == counters | {
         "tiercel_windows_open": 12,
         "tiercel_windows_held_tuples": 345,
+        "tiercel_windows_oldest_seconds": 1.5,
         "tiercel_windows_watermark_timestamp_seconds": at.timestamp() - 2.5,
         "tiercel_windows_watermark_lag_seconds": 2.5,
     }
+    assert of_task(exposed(inboxes={2: inbox}), 2)["tiercel_inbox_oldest_seconds"] == 0
     unmarked = replace(inbox, windows=OpenWindows(number=0, tuples=0))
+    assert of_task(exposed(inboxes={2: unmarked}), 2)["tiercel_inbox_oldest_seconds"] == 1.5
     assert of_windows(exposed(inboxes={2: unmarked}, at=at)) == counters | {
         "tiercel_windows_open": 0,
         "tiercel_windows_held_tuples": 0,
+        "tiercel_windows_oldest_seconds": 0,
     }
     gone = replace(inbox, seen_s=60.0)
     assert of_windows(exposed(inboxes={2: gone}, at=at)) == {}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.overviews import bolt_counts, edge, overview
-from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, ErrorReport
 from tiercel.queues.broker.depths import QueueDepth
@@ -76,6 +76,19 @@ def test_a_bolt_whose_tuples_wait_for_a_retry_is_not_behind():
     assert (row.waiting, row.retrying) == (3, 3)
     behind = running(inboxes={2: inbox(tuples=4, retrying=3, oldest_s=300.0)})
     assert "is behind" in health_of(behind).findings[0].reason
+
+
+def test_a_bolt_whose_windows_hold_tuples_is_not_behind_for_their_age():
+    holding = inbox(tuples=45, oldest_s=300.0, windows=OpenWindows(number=80, tuples=1_900))
+    seen = running(inboxes={2: holding})
+    assert health_of(seen).grade is Grade.WELL
+    assert (seen.own.oldest_waiting_s, seen.windows[0].oldest_s) == (0, 300)
+    hot = running(
+        inboxes={2: holding}, rates={"split": {2: bolt_counts(executed=9_000, busy=0.97)}}
+    )
+    assert health_of(hot).findings[0].reason.endswith("; 45 tuples wait for it")
+    closed = replace(holding, windows=OpenWindows(number=0, tuples=0))
+    assert "is behind" in health_of(running(inboxes={2: closed})).findings[0].reason
 
 
 def waiting(ready, busy=0.02):
