@@ -363,6 +363,18 @@ def test_a_version_with_fewer_buckets_is_taken_over(
         store.close()
 
 
+def test_a_mark_in_a_savepoint_of_an_older_version_goes_to_the_bucket_of_its_key(make_spec):
+    store = RedisStateStore(make_spec(), 1)
+    marks = store._shards_of("count", 0)[0].marks
+    for name in NAMES:
+        key = key_of(name)
+        old = int.from_bytes(key[14:]) % (1 << 13)
+        new = redis_shard.bucket_of(key[:11], old)
+        assert redis_shard.bucket_of(key[:11], new) == new
+        assert marks._keys.buckets([new]) == marks._buckets([key])
+    store.close()
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_many_that_are_known_do_not_hold_up_redis(make_spec, redis_url, shards):
     """For example when everything in flight comes again after a restart."""
