@@ -224,14 +224,23 @@ def _kind_of(bolt: AnyBolt) -> str:
     return next(kind.__name__ for kind in _KINDS if isinstance(bolt, kind))
 
 
+def at_once_of(spec: BoltSpec) -> int:
+    """Return how many tuples each task of a bolt executes at once."""
+    if isinstance(spec.bolt, AsyncBolt):
+        concurrency: int = spec.overrides.get(_CONCURRENCY, spec.bolt.concurrency)
+        return concurrency
+    if isinstance(spec.bolt, BatchBolt):
+        return int(_given(spec.bolt, spec.overrides)[0])
+    return threads_of(spec)
+
+
 def concurrency_of(spec: BoltSpec) -> int | None:
     """Return how many tuples may be in progress at once in each task of a bolt.
 
     None: it executes one after the other.
     """
     if isinstance(spec.bolt, AsyncBolt):
-        concurrency: int = spec.overrides.get(_CONCURRENCY, spec.bolt.concurrency)
-        return concurrency
+        return at_once_of(spec)
     if _THREADS not in spec.overrides and (limit := limit_of(spec)) is not None:
         # Executed one after the other, but each waits for its own permit.
         return max(limit.rate.most, _VALUES if limit.by else 1)

@@ -21,12 +21,14 @@ from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
+from tiercel.spark_jobs.topology.bolt_settings import at_once_of
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.errors import UsageError
 
 # Far above any real topology: a monitor keeps this many connections and keys in memory.
 _Shards = Annotated[int, Field(strict=True, ge=0, le=4_096)]
+_AtOnce = Annotated[int, Field(strict=True, ge=1, le=1 << 31)]
 _Task = Annotated[int, Field(strict=True, ge=0, le=1 << 31)]
 _AS_WRITTEN = ConfigDict(extra="forbid")
 
@@ -49,6 +51,8 @@ class Component:
     tasks: tuple[_Task, ...]
     # The queue that a ``QueueSpout`` reads, or that a ``QueueSink`` publishes to.
     queue: _Text | None = None
+    # Tuples that each of its tasks executes at once; of a spout it says nothing.
+    at_once: _AtOnce = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +124,12 @@ def graph_of(topology: Topology) -> Graph:
     return Graph(
         spouts=tuple(spouts),
         bolts=tuple(
-            Component(name=name, tasks=tuple(topology.task_ids(name)), queue=_sink(spec.bolt))
+            Component(
+                name=name,
+                tasks=tuple(topology.task_ids(name)),
+                queue=_sink(spec.bolt),
+                at_once=at_once_of(spec),
+            )
             for name, spec in topology.bolts.items()
         ),
         edges=tuple(edges),

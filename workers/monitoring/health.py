@@ -413,24 +413,23 @@ def _late(seen: Overview) -> Iterator[Finding]:
 def _busy(seen: Overview) -> Iterator[Finding]:
     """Find the bottlenecks: bolts that are busy, and bolts that are behind."""
     held_up = _held_up(seen)
-    for bolt in sorted(seen.bolts, key=lambda each: -each.oldest_s):
+    ready = sum(queue.ready for queue in seen.queues)
+    for bolt in sorted(seen.bolts, key=lambda each: -each.queued.oldest_s):
         if bolt.name in held_up:
             continue
-        if bolt.load is Load.HOT:
+        # Long calls keep a task busy; that is no bottleneck while no other tuple waits.
+        if bolt.load is Load.HOT and (bolt.queued.tuples or ready or not bolt.calls):
             yield Finding(
                 kind=FindingKind.BOTTLENECK,
-                reason=(
-                    f"is the bottleneck: {busiest(bolt)} works {bolt.busy:.0%} of the time"
-                    f"{_queued(bolt)}"
-                ),
+                reason=f"is the bottleneck: {working(bolt)}{_queued(bolt)}",
                 component=bolt.name,
             )
-        elif bolt.oldest_s >= _LONG_WAIT_S and bolt.waiting > bolt.retrying:
+        elif bolt.queued.oldest_s >= _LONG_WAIT_S:
             yield Finding(
                 kind=FindingKind.BEHIND,
                 reason=f"is behind{_queued(bolt)}",
                 component=bolt.name,
-                age_s=bolt.oldest_s,
+                age_s=bolt.queued.oldest_s,
             )
 
 
@@ -459,16 +458,22 @@ def _awaited(seen: Overview) -> Iterator[Finding]:
         )
 
 
-def busiest(bolt: BoltRow) -> str:
-    """Name the task that the bolt's load figures describe."""
-    return "its task" if bolt.tasks == 1 else f"the busiest of its {counted(bolt.tasks, 'task')}"
+def working(bolt: BoltRow) -> str:
+    """Say how busy the bolt's tasks are."""
+    if bolt.tasks == 1:
+        who = "its task works"
+    elif bolt.free_tasks_take:
+        who = f"its {count(bolt.tasks)} tasks work"
+    else:
+        who = f"the busiest of its {count(bolt.tasks)} tasks works"
+    return f"{who} {bolt.busy:.0%} of the time"
 
 
 def _queued(bolt: BoltRow) -> str:
-    if not bolt.waiting:
+    if not bolt.queued.tuples:
         return ""
-    some = f"{counted(bolt.waiting, 'tuple')} {_wait(bolt.waiting)}"
-    oldest = f", the oldest for {seconds(bolt.oldest_s)}" if bolt.oldest_s else ""
+    some = f"{counted(bolt.queued.tuples, 'tuple')} {_wait(bolt.queued.tuples)}"
+    oldest = f", the oldest for {seconds(bolt.queued.oldest_s)}" if bolt.queued.oldest_s else ""
     return f"; {some} for it{oldest}"
 
 

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from tiercel.acker.inbox.chunk import is_line, line_of, task_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
@@ -25,6 +26,7 @@ from tiercel.spark_jobs.running.counting import (
     chained_of,
 )
 from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
+from tiercel.spark_jobs.topology.grouping import NoGrouping, Shuffle
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import NEW, UNATTENDED_S, ExecutorReport, Presence
@@ -35,6 +37,8 @@ PER_SECOND = 1e3
 _SHARE = 1e12
 # Shares of its time that a task spends in its bolt.
 _HOT = 0.8
+# Groupings whose tuples free tasks take from a line.
+_LINES = (Shuffle.name, NoGrouping.name)
 _ENGAGED = 0.5
 _NO_INBOX = InboxFigures(tuples=0, bytes=0, adopted=False, oldest_s=0.0, attempts=0, seen_s=None)
 DRIVER = "the driver"
@@ -130,8 +134,16 @@ class TaskRow:
         return max(0, self.attempts - 1)
 
 
+class Queued(NamedTuple):
+    """Tuples that no task executes yet."""
+
+    tuples: int
+    # Age of the oldest tuple where there are any.
+    oldest_s: float
+
+
 class Load(enum.Enum):
-    """Load of a bolt, by the share of its time that its busiest task spends in it."""
+    """Load of a bolt, by ``BoltRow.busy``."""
 
     CALM = "calm"
     ENGAGED = "engaged"
@@ -160,10 +172,14 @@ class BoltRow:
     process_s: float
     # Of its busiest task; near 1, the bolt needs more tasks.
     capacity: float
-    # Of its busiest task, over the last ten seconds.
+    # Over the last ten seconds, of its busiest task; the mean of all tasks if a free one takes the
+    # next tuple, however busy the others are.
     busy: float
+    free_tasks_take: bool
     # Tuples in the inboxes of its tasks, and in the line that they share.
     waiting: int
+    # Those that no task executes yet, about.
+    queued: Queued
     # Age of the oldest waiting tuple.
     oldest_s: float
     # Now.
@@ -263,15 +279,38 @@ def attended(inbox: InboxFigures) -> bool:
     return inbox.adopted and inbox.seen_s is not None and inbox.seen_s <= UNATTENDED_S
 
 
+def _queued(component: Component, readings: Readings, rows: Sequence[TaskRow]) -> Queued:
+    """Return the tuples of a bolt that no task executes yet."""
+    line = readings.inboxes.get(line_of(component.tasks), _NO_INBOX)
+    found = [(line.tuples, line.oldest_s)]
+    for row in rows:
+        # A task that executes one tuple after the other reports a call that takes long.
+        begun = component.at_once if component.at_once > 1 else row.doing_s is not None
+        begun = 0 if component.name in readings.paused else begun
+        found.append((row.waiting - row.retrying - begun, row.oldest_s))
+    waiting = [(number, age_s) for number, age_s in found if number > 0]
+    return Queued(
+        sum(number for number, _ in waiting), max((age_s for _, age_s in waiting), default=0.0)
+    )
+
+
+def _busy(component: Component, readings: Readings, rows: Sequence[TaskRow]) -> tuple[float, bool]:
+    """Return how busy a bolt is, and whether its free tasks take the next tuple from a line."""
+    edges = [edge for edge in readings.graph.edges if edge.target == component.name]
+    free_tasks_take = len(component.tasks) > 1 and all(edge.grouping in _LINES for edge in edges)
+    shares = [row.busy for row in rows if row.attended] or [0.0]
+    return mean(sum(shares), len(shares)) or 0.0 if free_tasks_take else max(
+        shares
+    ), free_tasks_take
+
+
 def bolt_row(
-    component: Component,
-    readings: Readings,
-    rows: Sequence[TaskRow],
-    last_error: ErrorReport | None,
+    component: Component, readings: Readings, rows: Sequence[TaskRow], error: ErrorReport | None
 ) -> BoltRow:
     """Return the row of a bolt; ``rows`` are its tasks."""
     counts = total_of(readings.counted.counts, component.name)
     line = readings.inboxes.get(line_of(component.tasks), _NO_INBOX)
+    busy, free_tasks_take = _busy(component, readings, rows)
     return BoltRow(
         name=component.name,
         tasks=len(rows),
@@ -285,14 +324,16 @@ def bolt_row(
         execute_s=counts["execute_ns"] / 1e9,
         process_s=counts["process_ns"] / 1e9,
         capacity=max((row.capacity for row in rows), default=0.0),
-        busy=max((row.busy for row in rows), default=0.0),
+        busy=busy,
+        free_tasks_take=free_tasks_take,
         waiting=sum(row.waiting for row in rows) + line.tuples,
+        queued=_queued(component, readings, rows),
         oldest_s=max([line.oldest_s, *(row.oldest_s for row in rows)]),
         steps_a_second=sum(row.steps_a_second for row in rows),
         step_ms=mean(counts["step_ns"] / 1e6, counts["steps"]),
         restarts=sum(row.restarts for row in rows),
         unattended=tuple(row.task for row in rows if not row.attended),
-        last_error=last_error,
+        last_error=error,
         calls=tuple((row.task, row.doing_s) for row in rows if row.doing_s is not None),
         retried=counts["retried"],
         retrying=sum(row.retrying for row in rows),

@@ -17,7 +17,7 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.nouns import counted
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import printable, redact
-from tiercel.workers.monitoring.health import busiest
+from tiercel.workers.monitoring.health import working
 from tiercel.workers.monitoring.overview import Fault, Overview, SpoutRow, known_for
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.sections import (
@@ -368,9 +368,9 @@ def bolt_doing(row: BoltRow, seen: Overview) -> str:
     lines = [
         f"executes {per_second(speed.a_second)} tuples per second"
         + (f", {duration(speed.latency_ms)} each" if speed.latency_ms is not None else "")
-        + f"; {busiest(row)} works {row.busy:.0%} of the time",
-        f"{count(row.waiting)} tuples wait in its inboxes"
-        + (f", the oldest for {seconds(row.oldest_s)}" if row.oldest_s else "")
+        + f"; {working(row)}",
+        f"{count(row.waiting)} tuples in its inboxes, {count(row.queued.tuples)} of them not begun"
+        + (f", the oldest for {seconds(row.queued.oldest_s)}" if row.queued.oldest_s else "")
         if row.waiting
         else "nothing waits in its inboxes",
     ]

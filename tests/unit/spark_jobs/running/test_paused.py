@@ -188,8 +188,12 @@ def test_a_paused_bolt_in_a_row_is_not_executed_in_the_steps_of_the_bolt_before_
         assert set(Work.executed.values()) == {1}, "only by the first bolt"
         cluster.around.paused.clear()
         wait_until(lambda: set(Work.executed.values()) == {2})
-        cluster.around.counting.flush()
-        assert total_of(cluster.metrics.totals(), "work")["executed"] == 50
+
+        def all_counted():  # after their step has committed
+            cluster.around.counting.flush()
+            return total_of(cluster.metrics.totals(), "work")["executed"] == 50
+
+        wait_until(all_counted)
     finally:
         cluster.stop()
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.overviews import bolt_counts, edge, overview
+from tiercel.acker.inbox.chunk import line_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, ErrorReport
@@ -13,6 +14,7 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Presence
+from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.health import (
     OF_SERVERS,
     FindingKind,
@@ -67,6 +69,57 @@ def test_the_bottleneck_is_named_with_what_waits_for_it():
     assert "bottleneck" in finding.reason
     assert "its task works 97% of the time" in finding.reason
     assert "1,005 tuples wait for it, the oldest for 13.0 s" in finding.reason
+
+
+def shared(inboxes, *, busy=(), tasks=(2, 3, 4, 5), at_once=1, grouping="shuffle", **changed):
+    """A bolt with several tasks, which take their tuples from a line if it is shuffled."""
+    work = Component(name="split", tasks=tasks, at_once=at_once)
+    lines = Component(name="lines", tasks=(1,), queue="q")
+    edges = (Edge(source="lines", stream="default", target="split", grouping=grouping),)
+    graph = Graph(spouts=(lines,), bolts=(work,), edges=edges, shards=1)
+    rates = {
+        task: bolt_counts(executed=1, busy=share) for task, share in zip(tasks, busy, strict=False)
+    }
+    given = {"graph": graph, "rates": {"split": rates}, **changed}
+    return running(inboxes=dict.fromkeys(tasks, inbox()) | inboxes, **given)
+
+
+def test_a_long_tuple_is_no_bottleneck_while_other_tasks_are_free():
+    executing = inbox(tuples=1, oldest_s=9.0, doing_s=8.0)
+    seen = shared({2: executing}, busy=(1.0, 0, 0, 0))
+    assert health_of(seen).grade is Grade.WELL
+    [bolt] = seen.bolts
+    assert (bolt.waiting, bolt.queued, bolt.busy) == (1, (0, 0.0), 0.25)
+    waits = {line_of((2, 3, 4, 5)): inbox(tuples=3, oldest_s=2.5)}
+    busy = health_of(shared({2: executing} | waits, busy=(1.0, 0.9, 0.9, 0.8))).findings
+    assert busy[0].reason == (
+        "is the bottleneck: its 4 tasks work 90% of the time; 3 tuples wait for it, the oldest for "
+        "2.5 s"
+    )
+    behind = health_of(shared({2: executing} | waits, busy=(1.0, 0, 0, 0))).findings
+    assert behind[0].reason == "is behind; 3 tuples wait for it, the oldest for 2.5 s"
+
+
+def test_with_fields_a_busy_task_is_a_bottleneck_though_others_are_free():
+    slow = inbox(tuples=4, oldest_s=9.0, doing_s=8.0)
+    [found] = health_of(shared({2: slow}, busy=(1.0, 0, 0, 0), grouping="fields")).findings
+    assert "the busiest of its 4 tasks works 100% of the time; 3 tuples wait" in found.reason
+
+
+def test_one_task_with_one_long_tuple_is_a_bottleneck_once_others_wait():
+    executing = {2: inbox(tuples=1, oldest_s=9.0, doing_s=8.0)}
+    assert health_of(shared(executing, busy=(1.0,), tasks=(2,))).grade is Grade.WELL
+    more = {2: inbox(tuples=2, oldest_s=9.0, doing_s=8.0)}
+    [found] = health_of(shared(more, busy=(1.0,), tasks=(2,))).findings
+    assert found.reason.endswith("; 1 tuple waits for it, the oldest for 9.0 s")
+
+
+def test_calls_that_wait_at_once_are_not_behind():
+    calls = {2: inbox(tuples=100, oldest_s=20.0)}
+    assert health_of(shared(calls, tasks=(2,), at_once=100)).grade is Grade.WELL
+    more = {2: inbox(tuples=104, oldest_s=20.0)}
+    [found] = health_of(shared(more, tasks=(2,), at_once=100)).findings
+    assert "is behind; 4 tuples wait" in found.reason
 
 
 def test_a_bolt_whose_tuples_wait_for_a_retry_is_not_behind():

@@ -46,7 +46,7 @@ from tiercel.workers.monitoring.page.sections import (
     rows_of,
     tables_of,
 )
-from tiercel.workers.monitoring.rows import BoltRow, Readings, WindowsRow
+from tiercel.workers.monitoring.rows import BoltRow, Queued, Readings, WindowsRow
 from tiercel.workers.monitoring.tables import Kind, TableKind
 
 WELL = Health(grade=Grade.WELL, badge="well")
@@ -173,6 +173,8 @@ BUSY = Overview(
             transferred=24_691_358,
             capacity=0.987,
             busy=1.0,
+            free_tasks_take=False,
+            queued=Queued(1, 0.5),
             execute_ms=1_234.0,
             execute_s=1.0,
             executed=12_345_670,
