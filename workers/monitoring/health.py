@@ -32,8 +32,9 @@ from tiercel.workers.monitoring.tables import (
 _LONG_WAIT_S = 2.0
 # Ready messages are a backlog if they take longer at the current rate.
 _BACKLOG_S = 10.0
-# Longer calls of a bolt are reported.
+# Calls of a bolt that take longer are reported, if they take this many times longer than usual.
 _LONG_CALL_S = 10.0
+_LONGER = 3.0
 # A topology that acks nothing for this long is in trouble, or for its message timeout if that is
 # longer; counts by slots reach no farther back than the second number.
 _QUIET_S = 60.0
@@ -42,6 +43,8 @@ _LONGEST_QUIET_S = 540.0
 _OUTAGE = 5
 # Share of the message timeout that one message in a hundred may take.
 _NEAR = 0.8
+# Above this share, on average, spouts do not try more messages at once (``Admission``).
+_HELD_BACK = 0.4
 # Fewer latencies have no meaningful p99.
 _ENOUGH_LATENCIES = 20
 # A loss cannot be undone: after a day it is no news.
@@ -389,9 +392,26 @@ def _late(seen: Overview) -> Iterator[Finding]:
             ),
             age_s=oldest_s - timeout_s,
         )
-    p99_ms = seen.lately.p99_ms
-    enough = timeout_s > 0 and seen.lately.acked >= _ENOUGH_LATENCIES
-    if enough and p99_ms is not None and p99_ms / 1000 > _NEAR * timeout_s:
+    yield from _near_timeout(seen)
+    for bolt in seen.bolts:
+        task, call_s = max(bolt.calls, key=itemgetter(1), default=(0, 0.0))
+        usual_s = (bolt.execute_ms or 0.0) / 1e3
+        if call_s > max(_LONG_CALL_S, _LONGER * usual_s):
+            yield Finding(
+                kind=FindingKind.LONG_CALL,
+                reason=f"has been in one call for {seconds(call_s)} in task {task}",
+                component=bolt.name,
+                age_s=call_s,
+            )
+
+
+def _near_timeout(seen: Overview) -> Iterator[Finding]:
+    """Find messages that come close to their timeout; messages that windows hold have none."""
+    timeout_s, lately = seen.message_timeout_s, seen.lately
+    if timeout_s <= 0 or seen.windows:
+        return
+    p99_ms = lately.p99_ms if lately.acked >= _ENOUGH_LATENCIES else None
+    if p99_ms is not None and p99_ms / 1000 > _NEAR * timeout_s:
         yield Finding(
             kind=FindingKind.NEAR_TIMEOUT,
             reason=(
@@ -399,15 +419,19 @@ def _late(seen: Overview) -> Iterator[Finding]:
                 f"after {seconds(timeout_s)}"
             ),
         )
-    for bolt in seen.bolts:
-        task, call_s = max(bolt.calls, key=itemgetter(1), default=(0, 0.0))
-        if call_s > _LONG_CALL_S:
-            yield Finding(
-                kind=FindingKind.LONG_CALL,
-                reason=f"has been in one call for {seconds(call_s)} in task {task}",
-                component=bolt.name,
-                age_s=call_s,
-            )
+        return
+    ready = sum(queue.ready for queue in seen.queues)
+    took_s = sum(lately.of(spout.name)["complete_us"] for spout in seen.spouts) / 1e6
+    if ready and took_s > _HELD_BACK * timeout_s * max(1, lately.acked):
+        yield Finding(
+            kind=FindingKind.NEAR_TIMEOUT,
+            reason=(
+                f"a message takes {seconds(took_s / lately.acked)} on average, and times out after "
+                f"{seconds(timeout_s)}: spouts without max_spout_pending then emit few at once, "
+                f"and {counted(ready, 'message')} {_wait(ready)} in the broker; raise "
+                "message_timeout_secs"
+            ),
+        )
 
 
 def _busy(seen: Overview) -> Iterator[Finding]:

@@ -114,6 +114,16 @@ def test_one_task_with_one_long_tuple_is_a_bottleneck_once_others_wait():
     assert found.reason.endswith("; 1 tuple waits for it, the oldest for 9.0 s")
 
 
+def test_a_long_call_is_told_if_it_is_longer_than_usual():
+    counts = {"split": {2: {"executed": 10, "execute_ns": 200_000_000_000}}}
+    slow = Counted(counts=counts, seconds=600)
+    call = {2: inbox(tuples=1, doing_s=45.0)}
+    assert kinds(health_of(running(inboxes=call))) == ["long_call"]
+    assert health_of(running(inboxes=call, counted=slow)).grade is Grade.WELL
+    longer = {2: inbox(tuples=1, doing_s=61.0)}
+    assert kinds(health_of(running(inboxes=longer, counted=slow))) == ["long_call"]
+
+
 def test_calls_that_wait_at_once_are_not_behind():
     calls = {2: inbox(tuples=100, oldest_s=20.0)}
     assert health_of(shared(calls, tasks=(2,), at_once=100)).grade is Grade.WELL
@@ -392,6 +402,33 @@ def test_what_a_bolt_postpones_is_told_apart_from_what_it_fails():
 def test_spouts_and_their_latency_are_judged_too(changed, kind):
     health = health_of(running(**changed))
     assert (health.badge, kinds(health)) == ("strained", [kind])
+
+
+def test_messages_that_take_long_for_their_timeout_hold_others_back():
+    given = {
+        "slots": slots({"lines": {"acked": 4, "complete_us": 80_000_000}}),
+        "message_timeout_s": 30.0,
+    }
+    queues = (replace(QUEUE, ready=50, consumers=1),)
+    seen = replace(running(**given), queues=queues)
+    [found] = [each for each in health_of(seen).findings if each.kind.value == "near_timeout"]
+    assert found.reason == (
+        "a message takes 20.0 s on average, and times out after 30.0 s: spouts without "
+        "max_spout_pending then emit few at once, and 50 messages wait in the broker; raise "
+        "message_timeout_secs"
+    )
+    assert "near_timeout" not in kinds(health_of(running(**given))), "none waits"
+    longer = replace(running(**{**given, "message_timeout_s": 60.0}), queues=queues)
+    assert "near_timeout" not in kinds(health_of(longer))
+
+
+def test_messages_that_windows_hold_are_not_near_their_timeout():
+    given = {
+        "slots": slots({"lines": {"acked": 100, "complete_ms_bucket:108": 100}}),
+        "message_timeout_s": 30.0,
+        "inboxes": {2: inbox(windows=OpenWindows(number=3, tuples=40))},
+    }
+    assert health_of(running(**given)).grade is Grade.WELL
 
 
 def test_a_queue_without_consumers_is_found_when_it_lasts():
