@@ -286,7 +286,7 @@ def _paused(seen: Overview) -> Iterator[Finding]:
             yield Finding(
                 kind=FindingKind.BOLT_PAUSED,
                 reason=(
-                    f"is paused by order{_queued(bolt)}; tiercel resume {seen.name} "
+                    f"is paused by order{_and_queued(bolt)}; tiercel resume {seen.name} "
                     f"--bolt {bolt.name}"
                 ),
                 component=bolt.name,
@@ -445,13 +445,13 @@ def _busy(seen: Overview) -> Iterator[Finding]:
         if bolt.load is Load.HOT and (bolt.queued.tuples or ready or not bolt.calls):
             yield Finding(
                 kind=FindingKind.BOTTLENECK,
-                reason=f"is the bottleneck: {working(bolt)}{_queued(bolt)}",
+                reason=f"is the bottleneck: {working(bolt)}{_and_queued(bolt)}",
                 component=bolt.name,
             )
         elif bolt.queued.oldest_s >= _LONG_WAIT_S:
             yield Finding(
                 kind=FindingKind.BEHIND,
-                reason=f"is behind{_queued(bolt)}",
+                reason=f"is behind{_and_queued(bolt)}",
                 component=bolt.name,
                 age_s=bolt.queued.oldest_s,
             )
@@ -493,12 +493,15 @@ def working(bolt: BoltRow) -> str:
     return f"{who} {bolt.busy:.0%} of the time"
 
 
-def _queued(bolt: BoltRow) -> str:
-    if not bolt.queued.tuples:
-        return ""
-    some = f"{counted(bolt.queued.tuples, 'tuple')} {_wait(bolt.queued.tuples)}"
-    oldest = f", the oldest for {seconds(bolt.queued.oldest_s)}" if bolt.queued.oldest_s else ""
-    return f"; {some} for it{oldest}"
+def queued(bolt: BoltRow) -> str:
+    """Say how many tuples wait for a bolt; empty if none does."""
+    number, oldest_s = bolt.queued
+    oldest = f", the oldest for {seconds(oldest_s)}" if oldest_s else ""
+    return f"{counted(number, 'tuple')} {_wait(number)} for it{oldest}" if number else ""
+
+
+def _and_queued(bolt: BoltRow) -> str:
+    return f"; {some}" if (some := queued(bolt)) else ""
 
 
 def _wait(number: int) -> str:

@@ -17,7 +17,7 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.nouns import counted
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import printable, redact
-from tiercel.workers.monitoring.health import working
+from tiercel.workers.monitoring.health import queued, working
 from tiercel.workers.monitoring.overview import Fault, Overview, SpoutRow, known_for
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.sections import (
@@ -369,15 +369,12 @@ def bolt_doing(row: BoltRow, seen: Overview) -> str:
         f"executes {per_second(speed.a_second)} tuples per second"
         + (f", {duration(speed.latency_ms)} each" if speed.latency_ms is not None else "")
         + f"; {working(row)}",
-        f"{count(row.waiting)} tuples in its inboxes, {count(row.queued.tuples)} of them not begun"
-        + (f", the oldest for {seconds(row.queued.oldest_s)}" if row.queued.oldest_s else "")
-        if row.waiting
-        else "nothing waits in its inboxes",
+        queued(row) or "nothing waits for it",
     ]
     if row.paused_since is not None:
         lines.insert(0, f"is paused by order since {when(row.paused_since)}")
     if row.retrying:
-        lines.append(f"{count(row.retrying)} of them have failed and wait for a retry")
+        lines.append(f"{count(row.retrying)} failed tuples wait for a retry")
     if speed.failed_a_second:
         lines.append(f"fails {per_second(speed.failed_a_second)} per second")
     if row.unattended:

@@ -235,7 +235,7 @@ def test_a_bolt_shows_how_many_tuples_wait_for_a_retry_and_how_many_attempts_fai
     seen = overview(inboxes=inboxes, counted=Counted(counts=counts, seconds=60))
     [bolt] = seen.bolts
     assert (bolt.waiting, bolt.retrying, bolt.retried, bolt.failed) == (10, 3, 5, 0)
-    assert "3 of them have failed and wait for a retry" in bolt_doing(bolt, seen)
+    assert "3 failed tuples wait for a retry" in bolt_doing(bolt, seen)
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
