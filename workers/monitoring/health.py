@@ -294,6 +294,11 @@ def _paused(seen: Overview) -> Iterator[Finding]:
             )
 
 
+def _ready(seen: Overview) -> int:
+    """Return the number of messages that wait in the broker."""
+    return sum(queue.ready for queue in seen.queues)
+
+
 def _held_up(seen: Overview) -> set[str]:
     """Return the components whose tuples may wait for a paused bolt: it, and all before it."""
     found = {bolt.name for bolt in seen.bolts if bolt.paused}
@@ -342,7 +347,7 @@ def _missing(seen: Overview) -> Iterator[Finding]:
 def _stalled(seen: Overview) -> Iterator[Finding]:
     """Find that nothing completes although there is work."""
     lately = seen.lately
-    ready = sum(queue.ready for queue in seen.queues)
+    ready = _ready(seen)
     waiting = ready + seen.own.pending + seen.own.in_back_off
     if not seen.active or not waiting or lately.acked or any(b.paused for b in seen.bolts):
         return
@@ -420,7 +425,7 @@ def _near_timeout(seen: Overview) -> Iterator[Finding]:
             ),
         )
         return
-    ready = sum(queue.ready for queue in seen.queues)
+    ready = _ready(seen)
     took_s = sum(lately.of(spout.name)["complete_us"] for spout in seen.spouts) / 1e6
     if ready and took_s > _HELD_BACK * timeout_s * max(1, lately.acked):
         yield Finding(
@@ -437,7 +442,7 @@ def _near_timeout(seen: Overview) -> Iterator[Finding]:
 def _busy(seen: Overview) -> Iterator[Finding]:
     """Find the bottlenecks: bolts that are busy, and bolts that are behind."""
     held_up = _held_up(seen)
-    ready = sum(queue.ready for queue in seen.queues)
+    ready = _ready(seen)
     for bolt in sorted(seen.bolts, key=lambda each: -each.queued.oldest_s):
         if bolt.name in held_up:
             continue
@@ -459,7 +464,7 @@ def _busy(seen: Overview) -> Iterator[Finding]:
 
 def _awaited(seen: Overview) -> Iterator[Finding]:
     """Find the bottleneck if no bolt is busy: the bolt with most of the time until the ack."""
-    ready = sum(queue.ready for queue in seen.queues)
+    ready = _ready(seen)
     if ready < _BACKLOG_S * seen.flow.acked_a_second or not seen.flow.acked_a_second:
         return
     if not seen.bolts or any(bolt.load is Load.HOT or bolt.paused for bolt in seen.bolts):

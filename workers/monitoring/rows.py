@@ -37,9 +37,9 @@ PER_SECOND = 1e3
 _SHARE = 1e12
 # Shares of its time that a task spends in its bolt.
 _HOT = 0.8
+_ENGAGED = 0.5
 # Groupings whose tuples free tasks take from a line.
 _LINES = (Shuffle.name, NoGrouping.name)
-_ENGAGED = 0.5
 _NO_INBOX = InboxFigures(tuples=0, bytes=0, adopted=False, oldest_s=0.0, attempts=0, seen_s=None)
 DRIVER = "the driver"
 # Nearly 2,000 years around 1970: datetimes have these times in each time zone.
@@ -299,9 +299,8 @@ def _busy(component: Component, readings: Readings, rows: Sequence[TaskRow]) -> 
     edges = [edge for edge in readings.graph.edges if edge.target == component.name]
     free_tasks_take = len(component.tasks) > 1 and all(edge.grouping in _LINES for edge in edges)
     shares = [row.busy for row in rows if row.attended] or [0.0]
-    return mean(sum(shares), len(shares)) or 0.0 if free_tasks_take else max(
-        shares
-    ), free_tasks_take
+    busy = sum(shares) / len(shares) if free_tasks_take else max(shares)
+    return busy, free_tasks_take
 
 
 def bolt_row(
