@@ -132,7 +132,7 @@ _GROUPS = (
         gauges=(
             ("tiercel_windows_open", "open", "Windows that have tuples and have not closed"),
             ("tiercel_windows_held_tuples", "held", "Tuples that wait for their windows"),
-            ("tiercel_windows_oldest_seconds", "oldest_s", "Age of the oldest of these tuples"),
+            ("tiercel_windows_oldest_seconds", "oldest_s", "Age of the oldest held tuple"),
             (
                 "tiercel_windows_watermark_timestamp_seconds",
                 "watermark_s",
