@@ -5,11 +5,33 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tiercel.acker.redis.clients import connect
 from tiercel.workers.control.presence import Attendant, Seat
 from tiercel.workers.control.redis_control import RedisPresences
+
+
+@contextmanager
+def renewed(*renewals: Callable[[], object]) -> Iterator[None]:
+    """Renew seats as processes do that live: a command takes seconds on a busy machine."""
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(0.5):
+            for renewal in renewals:
+                renewal()
+
+    for renewal in renewals:
+        renewal()
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class MemoryPresences:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.broker import Desk, manage, plain_channel, set_policy, unique, version
+from tests.support.presences import renewed
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder, WorkQueue, declare_queue
 from tiercel.acker.redis import clients
@@ -426,8 +427,9 @@ def test_a_topology_that_was_killed(checked, name, redis_url):
 
 def test_a_driver_of_another_version(checked, name, redis_url):
     with closing(RedisPresences(redis_url, name)) as presences:
-        Lease(presences).take(Holder(driver="driver", run="1", shape="0123abcd"))
-        the(checked(), "warning", f"topology {name}", "restart the driver")
+        lease, holder = Lease(presences), Holder(driver="driver", run="1", shape="0123abcd")
+        with renewed(lambda: lease.take(holder)):
+            the(checked(), "warning", f"topology {name}", "restart the driver")
 
 
 def test_a_state_of_another_number_of_shards(checked, name, redis):
@@ -454,8 +456,8 @@ def test_another_topology_that_reads_the_queue(checked, name, amqp_url, redis_ur
     with (
         Desk(amqp_url, name),
         closing(SpoutSeats(RedisPresences(redis_url, other))) as seats,
+        renewed(lambda: seats.report("worker", 1, Presence(active=True, pending=0))),
     ):
-        seats.report("worker", 1, Presence(active=True, pending=0))
         wait_until(lambda: checked() != [])
         the(checked(), "error", f"queue {name}", f"topology {other} reads it too")
 
@@ -473,8 +475,8 @@ def test_another_program_that_reads_the_queue(checked, name, amqp_url, redis_url
             closing(SpoutSeats(RedisPresences(redis_url, name))) as seats,
         ):
             registry.announce(builder.build())
-            seats.report("worker", 1, Presence(active=True, pending=0))
-            assert checked() == [], "the topology itself reads it"
+            with renewed(lambda: seats.report("worker", 1, Presence(active=True, pending=0))):
+                assert checked() == [], "the topology itself reads it"
 
 
 # -- Spark and the code ----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.support.broker import put
 from tests.support.monitors import monitor
+from tests.support.presences import renewed
 from tests.support.ran import ran
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
@@ -109,12 +110,14 @@ def test_a_topology_that_is_strained_is_one(name, redis_url, amqp_url):
         closing(RedisControl(redis_url, name)) as control,
     ):
         control.order(State.DEACTIVATED)
-        assert lease.take(Holder(driver="driver"))
-        seats.report("worker", 1, Presence(active=True, pending=0))
         metrics.add("lines", 1, {"acked": 10, "timeout": 2})
         put(amqp_url, f"{name}.dead", b"bad")
         servers = [name, "--redis", redis_url, "--amqp", amqp_url]
-        code, said = found(*servers)
+        with renewed(
+            lambda: lease.take(Holder(driver="driver")),
+            lambda: seats.report("worker", 1, Presence(active=True, pending=0)),
+        ):
+            code, said = found(*servers)
         # No process runs the bolt, since this test starts none.
         left = [each for each in said["findings"] if each["kind"] != "task_without_process"]
         assert [(each["kind"], each["level"]) for each in left] == [
