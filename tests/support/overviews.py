@@ -9,8 +9,8 @@ from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings
 
 
-def edge(source, target, stream="default"):
-    return Edge(source=source, stream=stream, target=target, grouping="shuffle")
+def edge(source, target, stream="default", grouping="shuffle"):
+    return Edge(source=source, stream=stream, target=target, grouping=grouping)
 
 
 def overview(*edges, spouts=("lines",), **changed):

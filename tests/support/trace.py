@@ -18,6 +18,7 @@ from tests.support.pump import RUN, Pump
 from tests.support.spout_worker import MemoryWorker
 from tiercel import QueueSpout, Topology
 from tiercel.acker.inbox.chunk import task_of
+from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import line_at
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.loop import SpoutSettings
@@ -91,7 +92,7 @@ class OneMessage:
         timeout = timedelta(seconds=30)
         settings = SpoutSettings(
             message_timeout=timeout,
-            admission=Admission.for_topology(None, timeout),
+            admission=Admission.for_topology(None, timeout, Shape.of(topology)),
             grace=timedelta(0),
         )
         self._now = 0.0

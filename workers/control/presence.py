@@ -29,6 +29,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, unquote
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
+from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.spark_jobs.topology.graph import Topology, shape_of
 from tiercel.spark_jobs.whereabouts import Whereabouts, of_this_process, unpacked
 from tiercel.workers.control.contract import Attendant, Seat, Unreadable, pack, unpack
@@ -39,6 +40,14 @@ log = logging.getLogger(__name__)
 # A bolt task whose process is silent for longer counts as without a process. Spark restarts a
 # process within two seconds.
 UNATTENDED_S = 10.0
+
+
+def attended(inbox: InboxFigures) -> bool:
+    """Return True if a process runs the bolt task with this inbox.
+
+    The driver uses the same rule to begin a new run when a task stays unattended.
+    """
+    return inbox.adopted and inbox.seen_s is not None and inbox.seen_s <= UNATTENDED_S
 
 
 # A driver in reserve takes over when the seat has lapsed; so does a driver restarted after a kill,

@@ -425,16 +425,16 @@ def _near_timeout(seen: Overview) -> Iterator[Finding]:
             ),
         )
         return
-    ready = _ready(seen)
     took_s = sum(lately.of(spout.name)["complete_us"] for spout in seen.spouts) / 1e6
-    if ready and took_s > _HELD_BACK * timeout_s * max(1, lately.acked):
+    is_near = took_s > _HELD_BACK * timeout_s * max(1, lately.acked)
+    slow = max(seen.bolts, key=lambda bolt: bolt.process_ms or 0.0, default=None)
+    if is_near and (ready := _ready(seen)) and slow and slow.tasks > 1 and not slow.free_tasks_take:
         yield Finding(
             kind=FindingKind.NEAR_TIMEOUT,
             reason=(
                 f"a message takes {seconds(took_s / lately.acked)} on average, and times out after "
-                f"{seconds(timeout_s)}: spouts without max_spout_pending then emit few at once, "
-                f"and {counted(ready, 'message')} {_wait(ready)} in the broker; raise "
-                "message_timeout_secs"
+                f"{seconds(timeout_s)}; one task of {slow.name} may get several, so spouts emit "
+                f"few, and {counted(ready, 'message')} {_wait(ready)}: raise message_timeout_secs"
             ),
         )
 

@@ -29,7 +29,7 @@ from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UN
 from tiercel.spark_jobs.topology.grouping import NoGrouping, Shuffle
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import NEW, UNATTENDED_S, ExecutorReport, Presence
+from tiercel.workers.control.presence import NEW, ExecutorReport, Presence, attended
 from tiercel.workers.control.registry import Component, Graph
 
 # Rates are counts per thousand seconds; times are counted in nanoseconds.
@@ -269,14 +269,6 @@ def _task(component: str, task: int, readings: Readings) -> TaskRow:
 def oldest_waiting_s(inbox: InboxFigures) -> float:
     """Return the age of the oldest waiting tuple; 0 while windows hold tuples, which are older."""
     return 0.0 if inbox.windows is not None and inbox.windows.tuples else inbox.oldest_s
-
-
-def attended(inbox: InboxFigures) -> bool:
-    """Return True if a process runs the task.
-
-    The driver uses the same rule to begin a new run when a task stays unattended.
-    """
-    return inbox.adopted and inbox.seen_s is not None and inbox.seen_s <= UNATTENDED_S
 
 
 def _queued(component: Component, readings: Readings, rows: Sequence[TaskRow]) -> Queued:

@@ -8,10 +8,16 @@ start and multiplicative decrease on timeouts: docs/decisions/what-is-emitted-ca
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from math import ceil
+from typing import NamedTuple
 
-from tiercel.spark_jobs.topology.bolt_settings import Shape
+from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.spark_jobs.topology.bolt_settings import Shape, at_once_of, concurrency_of
+from tiercel.spark_jobs.topology.graph import Topology, line_at
+from tiercel.spark_jobs.topology.grouping import Shuffle
+from tiercel.workers.control.presence import attended
 
 # One task finishes two tuples of ten seconds each within the default timeout.
 FIRST_BOUND = 2
@@ -30,6 +36,42 @@ _BASE_S, _BASE_ROUNDS, _DRAIN = 60.0, 20, 0.6
 _SAMPLE = 128
 # A bound that has not been reached for this long says nothing about the bolts.
 _GAP_S, _IDLE_S = 1.0, 60.0
+# Looks at the bolts that must agree before slow tuples let the bound grow.
+_LOOKS = 8
+
+
+# Tuples that are younger than this are on their way through quick bolts.
+_PASSING_S = 0.1
+
+
+class Crowd(NamedTuple):
+    """The tuples at the bolts at one time."""
+
+    # Tuples per place of the fullest bolt. Above 1 if tuples wait for a free place.
+    fullest: float
+    # True if a task is in a call of its bolt for seconds.
+    in_long_call: bool
+
+
+def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
+    """Return the crowd at the bolts, from the figures of ``inboxes_of(topology)``."""
+    fullest, in_long_call = 0.0, False
+    for bolt, spec in topology.bolts.items():
+        inboxes = [figures[task] for task in topology.task_ids(bolt)]
+        line = line_at(topology, topology.task_ids(bolt)[0])
+        shared = inboxes if line is None else [*inboxes, figures[line]]
+        staffed = [each for each in inboxes if attended(each)]
+        in_long_call |= any(each.doing_s is not None for each in staffed)
+        if max(each.oldest_s for each in shared) < _PASSING_S:
+            continue
+        # A task that is in a call with a batch takes no other tuples.
+        places = min(at_once_of(spec), concurrency_of(spec) or 1)
+        if line is None or not all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions):
+            fullest = max(fullest, max(each.tuples for each in inboxes) / places)
+        if line is not None:
+            tuples = sum(each.tuples for each in shared)
+            fullest = max(fullest, tuples / (places * len(staffed)) if staffed else float("inf"))
+    return Crowd(fullest, in_long_call)
 
 
 class Admission:
@@ -41,12 +83,14 @@ class Admission:
 
     * The bound becomes rate times target, and at most doubles or halves per round. The target is a
       fixed residence time, or 1.5 times the base latency if that is longer.
-    * The bound grows until every task has a tuple, while that many tuples finish in time.
+    * The bound grows until every task has a tuple, while that many tuples finish in time. Tuples
+      that take more than 0.4 of the timeout (0.2 where they are dealt) would not all finish if one
+      had to wait for another. For them the bound grows as long as no tuple waits for a free place.
     * A timeout halves the bound, once for all tuples that were emitted before. After a long round
       it leaves five seconds of work: tasks may be busy with tuples that timed out before.
-    * If nothing completes for seven tenths of the timeout, bolts may be holding tuples until more
-      arrive. The bound is then raised to 16, less often after timeouts. In a topology without a
-      timeout, it grows each time.
+    * If nothing completes for seven tenths of the timeout and no task is in a long call, bolts may
+      be holding tuples until more arrive. The bound is then raised to 16, less often after
+      timeouts. In a topology without a timeout, it grows each time.
     * A bound that is not reached for a minute halves each second, down to 16 or twice the tuples in
       flight: the next burst may be of different work.
     """
@@ -68,12 +112,16 @@ class Admission:
         self.follow(shape or Shape())
         self._reached_at = self._limited_since = float("-inf")
         self._completed_at = self._decreased_at = self._tried_at = float("-inf")
+        self._called_at = float("-inf")
+        self._fullest = 0.0
         self._base_s, self._base_at = float("inf"), float("-inf")
         # Rounds left in which the bound stays small to find the base latency.
         self._draining = 0
         # Completions and seconds of each of the last rounds.
         self._rounds: deque[tuple[int, float]] = deque()
-        self._begin_round(float("-inf"))
+        # True if tuples of the last round took too long for one to wait for another.
+        self._slow = False
+        self._start_again(bound, float("-inf"))
 
     @classmethod
     def for_topology(
@@ -85,7 +133,8 @@ class Admission:
         """Return a fixed bound if the topology sets one, else an adaptive bound."""
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
-        return cls(timeout=message_timeout, shape=shape)
+        shape = shape or Shape()
+        return cls(bound=min(FIRST_BOUND, shape.places), timeout=message_timeout, shape=shape)
 
     def follow(self, shape: Shape) -> None:
         """Adapt to new numbers of tasks per bolt."""
@@ -131,20 +180,37 @@ class Admission:
         self._decreased_at = now
         self._start_again(max(1, bound), now)
 
-    def look(self, now: float, in_flight: int) -> None:
-        """Check for a standstill or idle time; called about once per second."""
+    def look(self, now: float, in_flight: int, crowd: Callable[[], Crowd | None]) -> None:
+        """Check for a standstill or idle time; called about once per second.
+
+        ``crowd`` asks Redis, so it is called only in a standstill or while tuples are slow; None if
+        Redis does not answer.
+        """
         if self._fixed:
             return
         if now - self._reached_at > _IDLE_S:
             self.bound = min(self.bound, max(UNPROVEN_BOUND, self.bound // 2, 2 * in_flight))
         since = max(self._completed_at, self._limited_since, self._tried_at)
-        if in_flight >= self.bound and now - since >= self._patience_s:
-            self._tried_at = now
-            if self._timeout_s == float("inf"):
-                self._start_again(min(LARGEST_BOUND, 8 * self.bound), now)
-            else:
-                self._patience_s *= 2
-                self._start_again(max(self.bound, UNPROVEN_BOUND), now)
+        silent_s = now - since if in_flight >= self.bound else 0.0
+        if not in_flight or not (self._slow or silent_s >= self._patience_s / 2):
+            return
+        found = crowd()
+        if found is None:
+            return
+        self._looks += 1
+        self._fullest = max(self._fullest, found.fullest / in_flight)
+        if found.in_long_call:
+            self._called_at = now
+        if silent_s >= self._patience_s and now - self._called_at > self._patience_s / 2:
+            self._try_more(now)
+
+    def _try_more(self, now: float) -> None:
+        self._tried_at = now
+        if self._timeout_s == float("inf"):
+            self._start_again(min(LARGEST_BOUND, 8 * self.bound), now)
+        else:
+            self._patience_s *= 2
+            self._start_again(max(self.bound, UNPROVEN_BOUND), now)
 
     def go_on(self, now: float) -> None:
         """Note that a pause is over, in which nothing could complete."""
@@ -154,7 +220,14 @@ class Admission:
     def _start_again(self, bound: int, now: float) -> None:
         self.bound = bound
         self._rounds.clear()
+        self._fitting = 0
+        self._look_anew()
         self._begin_round(now)
+
+    def _look_anew(self) -> None:
+        self._looks = 0
+        # Most tuples per place in the fullest bolt, for each tuple in flight.
+        self._fullest = 0.0
 
     def _begin_round(self, now: float) -> None:
         self._began = now
@@ -180,13 +253,24 @@ class Admission:
         if self._draining >= 0:
             return
         wanted = ceil(rate * max(target_s, min(_GAIN * self._base_s, self._timeout_s / 2)))
-        if _GAIN * latency_s <= self._enough_s:
-            wanted = max(wanted, self._enough)
+        wanted = max(wanted, self._fitting if self._is_slow(latency_s) else self._enough)
         bound = self.bound
         if bound < wanted:
             self.bound = max(bound, min(2 * bound, wanted, most))
         elif latency_s > target_s and most == LARGEST_BOUND:
             self.bound = max(1, wanted, bound // 2)
+
+    def _is_slow(self, latency_s: float) -> bool:
+        """Return True if tuples are too slow for one to wait; follow how many fit without."""
+        self._slow = _GAIN * latency_s > self._enough_s
+        if not self._slow:
+            self._fitting = 0
+            self._look_anew()
+        elif self._looks >= _LOOKS:
+            # Rounded, because 1 / (1 / 49) is less than 49.
+            self._fitting = int(round(1 / self._fullest, 6)) if self._fullest else 2 * self.bound
+            self._look_anew()
+        return self._slow
 
     def _rate(self) -> float:
         """Return the completions per second over the last rounds."""

@@ -482,7 +482,7 @@ class SpoutTask:
     def _check(self, now: float) -> None:
         self._spout.check()
         if not self._trees.held:
-            self._admission.look(now, len(self._pending.working))
+            self._admission.look(now, len(self._pending.working), self._outbox.crowd)
         self.obey()
         self._trees.hold(now, paused=not self._collector.leads_to.isdisjoint(self._orders.paused))
 

@@ -12,8 +12,9 @@ from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_le
 from tiercel.acker.inbox.contract import Inboxes, Sender
 from tiercel.acker.ledger import Ledger
 from tiercel.queues import outage
-from tiercel.spark_jobs.topology.graph import Topology, shape_of
+from tiercel.spark_jobs.topology.graph import Topology, inboxes_of, shape_of
 from tiercel.workers.control.presence import Holder, Lease
+from tiercel.workers.spout.admission import Crowd, crowd_of
 from tiercel.workers.spout.collector import Emission
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,13 @@ class Outbox:
                 self._tell_driver(there=found is Attendance.DRIVER)
             self.attendance = found
         return self.attendance
+
+    def crowd(self) -> Crowd | None:
+        """Return the crowd at the bolts now; None if Redis does not answer."""
+        try:
+            return crowd_of(self.topology, self._inboxes.figures(inboxes_of(self.topology)))
+        except RedisUnavailableError:
+            return None  # ``look`` says so
 
     def put(self, batch: Emission) -> None:
         """Hold a batch; allowed only while ``held`` is None."""

@@ -404,22 +404,36 @@ def test_spouts_and_their_latency_are_judged_too(changed, kind):
     assert (health.badge, kinds(health)) == ("strained", [kind])
 
 
-def test_messages_that_take_long_for_their_timeout_hold_others_back():
-    given = {
-        "slots": slots({"lines": {"acked": 4, "complete_us": 80_000_000}}),
-        "message_timeout_s": 30.0,
-    }
-    queues = (replace(QUEUE, ready=50, consumers=1),)
-    seen = replace(running(**given), queues=queues)
-    [found] = [each for each in health_of(seen).findings if each.kind.value == "near_timeout"]
-    assert found.reason == (
-        "a message takes 20.0 s on average, and times out after 30.0 s: spouts without "
-        "max_spout_pending then emit few at once, and 50 messages wait in the broker; raise "
-        "message_timeout_secs"
+def judged_slow(tasks, grouping, ready=50, timeout_s=30.0):
+    """Return the findings about messages of 20 s at a bolt with these tasks."""
+    graph = Graph(
+        spouts=(Component(name="lines", tasks=(1,), queue="orders"),),
+        bolts=(Component(name="split", tasks=tasks),),
+        edges=(edge("lines", "split", grouping=grouping),),
+        shards=1,
     )
-    assert "near_timeout" not in kinds(health_of(running(**given))), "none waits"
-    longer = replace(running(**{**given, "message_timeout_s": 60.0}), queues=queues)
-    assert "near_timeout" not in kinds(health_of(longer))
+    seen = running(
+        graph=graph,
+        slots=slots({"lines": {"acked": 4, "complete_us": 80_000_000}}),
+        message_timeout_s=timeout_s,
+    )
+    seen = replace(seen, queues=(replace(QUEUE, ready=ready, consumers=1),))
+    return [each for each in health_of(seen).findings if each.kind.value == "near_timeout"]
+
+
+def test_slow_messages_that_are_dealt_to_tasks_hold_others_back():
+    [found] = judged_slow((2, 3), "fields")
+    assert found.reason == (
+        "a message takes 20.0 s on average, and times out after 30.0 s; one task of split may get "
+        "several, so spouts emit few, and 50 messages wait: raise message_timeout_secs"
+    )
+    assert not judged_slow((2, 3), "fields", ready=0), "none waits"
+    assert not judged_slow((2, 3), "fields", timeout_s=60.0)
+
+
+@pytest.mark.parametrize(("tasks", "grouping"), [((2, 3), "shuffle"), ((2,), "fields")])
+def test_slow_messages_that_wait_for_a_free_task_do_not(tasks, grouping):
+    assert not judged_slow(tasks, grouping)
 
 
 def test_messages_that_windows_hold_are_not_near_their_timeout():

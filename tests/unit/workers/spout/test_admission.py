@@ -2,11 +2,29 @@ from datetime import timedelta
 
 import pytest
 
-from tiercel import AsyncBolt, BasicBolt, QueueSpout, TopologyBuilder
+from tiercel import AsyncBolt, BasicBolt, BatchBolt, QueueSpout, TopologyBuilder
+from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.spark_jobs.topology.bolt_settings import Shape
-from tiercel.workers.spout.admission import FIRST_BOUND, LARGEST_BOUND, UNPROVEN_BOUND, Admission
+from tiercel.spark_jobs.topology.graph import inboxes_of
+from tiercel.workers.spout.admission import (
+    FIRST_BOUND,
+    LARGEST_BOUND,
+    UNPROVEN_BOUND,
+    Admission,
+    Crowd,
+    crowd_of,
+)
 
 TIMEOUT = timedelta(seconds=30)
+
+
+def seen(fullest, in_long_call=False):
+    return lambda: Crowd(fullest, in_long_call)
+
+
+# Bolts hold tuples, and are in no call.
+HELD = seen(100.0)
 
 
 def adaptive(bound=FIRST_BOUND, timeout=TIMEOUT, **shape):
@@ -37,8 +55,8 @@ def test_a_bound_that_the_topology_sets_stays():
     now = rounds(fixed, 0.001, 100)
     fixed.timed_out(now, now + 30)
     fixed.failed(0.1, now + 30)
-    fixed.look(now + 31, 7)
-    fixed.look(now + 3_600, 0)
+    fixed.look(now + 31, 7, seen(1.0))
+    fixed.look(now + 3_600, 0, seen(0.0))
     assert fixed.bound == 7
 
 
@@ -102,6 +120,13 @@ class Calls(AsyncBolt):
     """Has a hundred calls under way at once."""
 
     async def execute(self, tup, collector):
+        pass
+
+
+class Batches(BatchBolt):
+    size = 50
+
+    def execute_batch(self, tuples, collector):
         pass
 
 
@@ -192,29 +217,147 @@ def test_bolts_that_wait_for_more_tuples_are_given_more():
     admission = adaptive()
     for now in range(23):
         admission.reached(float(now))
-        admission.look(float(now), admission.bound)
+        admission.look(float(now), admission.bound, HELD)
     assert admission.bound == UNPROVEN_BOUND
     for now in range(23, 1_000):
         admission.reached(float(now))
-        admission.look(float(now), admission.bound)
+        admission.look(float(now), admission.bound, HELD)
     assert admission.bound == UNPROVEN_BOUND, "slower work is finished by no bound"
+
+
+def test_a_call_that_takes_most_of_the_timeout_is_no_reason_for_more():
+    admission = adaptive()
+    for now in range(300):
+        admission.reached(float(now))
+        # A task's next call is reported a few seconds after it begins.
+        admission.look(float(now), admission.bound, seen(2.0, in_long_call=now % 27 > 3))
+    assert admission.bound == FIRST_BOUND
+
+
+def slow_rounds(admission, places, count, latency_s=20.0, tuples=1):
+    """Complete ``count`` rounds of slow messages of some tuples each, and look each second."""
+    now = 1_000.0
+    for _ in range(count):
+        for _ in range(int(latency_s)):
+            now += 1
+            admission.reached(now)
+            crowd = seen(tuples * admission.bound / places, in_long_call=True)
+            admission.look(now, admission.bound, crowd)
+        admission.completed(admission.bound, admission.bound * latency_s, now)
+
+
+@pytest.mark.parametrize(("places", "tuples", "bound"), [(16, 1, 16), (49, 1, 49), (16, 3, 5)])
+def test_slow_tuples_let_it_grow_until_no_place_is_free(places, tuples, bound):
+    admission = adaptive(places=places)
+    slow_rounds(admission, places, 2, tuples=tuples)
+    assert admission.bound == min(bound, 8), "it doubles at most"
+    slow_rounds(admission, places, 10, tuples=tuples)
+    assert admission.bound == bound
+
+
+def test_slow_tuples_that_nobody_can_look_at_do_not_let_it_grow():
+    admission = adaptive(places=16)
+    now = 0.0
+    for _ in range(10):
+        for _ in range(20):
+            now += 1
+            admission.reached(now)
+            admission.look(now, admission.bound, lambda: None)
+        admission.completed(admission.bound, admission.bound * 20.0, now)
+    assert admission.bound == FIRST_BOUND
+
+
+def test_the_bolts_are_looked_at_only_while_tuples_are_slow_or_nothing_completes():
+    asked = []
+    admission = adaptive(places=16)
+    now = rounds(admission, 0.02, 10)
+    admission.look(now, admission.bound, lambda: asked.append(1))
+    admission.look(now + 10, admission.bound, lambda: asked.append(1))
+    assert not asked
+    admission.look(now + 11, admission.bound, lambda: asked.append(1))
+    assert asked
+
+
+def test_a_topology_with_one_place_begins_with_one_tuple():
+    assert Admission.for_topology(None, TIMEOUT, Shape(places=1)).bound == 1
+    assert Admission.for_topology(None, TIMEOUT, Shape(places=2)).bound == 2
+
+
+# -- the crowd at the bolts ------------------------------------------------------------------------
+
+
+def figures(tuples, oldest_s=5.0, seen_s=1.0, doing_s=None):
+    return InboxFigures(
+        tuples=tuples, bytes=0, adopted=True, oldest_s=oldest_s if tuples else 0.0, attempts=1,
+        seen_s=seen_s, doing_s=doing_s,
+    )  # fmt: skip
+
+
+def crowd_at(topology, tuples, in_line=0, **reported):
+    """Return the crowd with these tuples in the inboxes of the tasks of the bolt ``look``."""
+    found = {inbox: figures(0) for inbox in inboxes_of(topology)}
+    tasks = topology.task_ids("look")
+    for task, number in zip(tasks, tuples, strict=True):
+        found[task] = figures(number, **(reported if number else {}))
+    if in_line:
+        found[line_of(tasks)] = figures(in_line, seen_s=None)
+    return crowd_of(topology, found)
+
+
+def topology_of(bolt, tasks, grouping="shuffle"):
+    builder = TopologyBuilder("t")
+    builder.set_spout("spout", QueueSpout("q", fields="word string"))
+    builder.set_bolt("quick", Look()).shuffle_grouping("spout")
+    look = builder.set_bolt("look", bolt, parallelism=tasks)
+    look.fields_grouping("spout", "word") if grouping == "fields" else look.shuffle_grouping(
+        "spout"
+    )
+    return builder.build()
+
+
+def test_the_crowd_is_the_fullest_bolts():
+    shared = topology_of(Look(), 4)
+    assert crowd_at(shared, [0, 0, 0, 0]) == Crowd(0.0, in_long_call=False)
+    assert crowd_at(shared, [1, 0, 1, 0]).fullest == 0.5
+    assert crowd_at(shared, [1, 1, 1, 1], in_line=2).fullest == 1.5
+    assert crowd_at(topology_of(Calls(), 1), [25]).fullest == 0.25
+    assert crowd_at(topology_of(Calls(), 2), [25, 0]).fullest == 0.125
+    assert crowd_at(topology_of(Batches(), 2), [1, 0]).fullest == 0.5
+
+
+def test_where_tuples_are_dealt_the_fullest_task_counts():
+    assert crowd_at(topology_of(Look(), 4, "fields"), [2, 0, 1, 0]).fullest == 2.0
+
+
+@pytest.mark.parametrize("grouping", ["shuffle", "fields"])
+def test_tuples_that_pass_through_a_quick_bolt_do_not_crowd_it(grouping):
+    assert crowd_at(topology_of(Look(), 4, grouping), [2, 1, 1, 1], oldest_s=0.01).fullest == 0.0
+    assert crowd_at(topology_of(Look(), 4, grouping), [2, 1, 1, 1], oldest_s=0.2).fullest > 1.0
+
+
+def test_a_task_without_a_process_is_no_place_and_in_no_call():
+    shared = topology_of(Look(), 4)
+    tuples = [1, 0, 0, 0]
+    assert crowd_at(shared, tuples, seen_s=11.0, doing_s=50.0) == Crowd(1 / 3, in_long_call=False)
+    assert crowd_at(shared, tuples, seen_s=1.0, doing_s=5.0) == Crowd(1 / 4, in_long_call=True)
+    assert crowd_at(shared, [1, 1, 1, 1], seen_s=None).fullest == float("inf")
 
 
 def test_without_timeouts_bolts_that_wait_are_given_as_many_as_they_want():
     admission = adaptive(timeout=None)
     for now in range(300):
         admission.reached(float(now))
-        admission.look(float(now), admission.bound)
+        admission.look(float(now), admission.bound, HELD)
     assert admission.bound == LARGEST_BOUND
 
 
 def test_a_bound_that_nothing_came_near_for_a_minute_is_forgotten():
     admission = adaptive(5_000)
     for now in range(62, 80):
-        admission.look(float(now), 30)
+        admission.look(float(now), 30, HELD)
     assert admission.bound == 60
     for now in range(80, 100):
-        admission.look(float(now), 0)
+        admission.look(float(now), 0, HELD)
     assert admission.bound == UNPROVEN_BOUND
 
 

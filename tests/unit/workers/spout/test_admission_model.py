@@ -7,17 +7,20 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from tiercel.spark_jobs.topology.bolt_settings import Shape
-from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission
+from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission, Crowd
 
 TIMEOUT_S = 30.0
 LOOP_S = 0.02
 OVERHEAD_S = 0.01
+# Time after which a process has reported a call.
+BEATS_S = 3.0
 
 
 class Model:
@@ -49,7 +52,8 @@ class Model:
         self.turn = itertools.cycle(range(servers)) if dealt else None
         self.numbers = itertools.count()
         self.pending: dict[int, float] = {}
-        self.done: list[tuple[float, int]] = []
+        # When each tuple will be done, its number and task, and when it begins.
+        self.done: list[tuple[float, int, int, float]] = []
         self.worked: list[tuple[float, float]] = []
         self.timeouts = 0
         self.bounds: list[int] = []
@@ -68,15 +72,20 @@ class Model:
         self.expire()
         if self.now >= self.looked_at:
             self.looked_at = self.now + 1
-            self.admission.look(self.now, len(self.pending))
+            self.admission.look(self.now, len(self.pending), self.crowd)
         self.fill()
         self.bounds.append(self.admission.bound)
         self.most = max(self.most, len(self.pending))
 
+    def crowd(self) -> Crowd:
+        tuples = Counter(server for _, _, server, _ in self.done)
+        fullest = len(self.done) / len(self.free_at) if self.turn is None else max(tuples.values())
+        return Crowd(fullest, any(began < self.now - BEATS_S for _, _, _, began in self.done))
+
     def take(self) -> None:
         took_s = []
         while self.done and self.done[0][0] <= self.now:
-            _, number = heapq.heappop(self.done)
+            _, number, _, _ = heapq.heappop(self.done)
             then = self.pending.pop(number, None)
             if then is not None:
                 took_s.append(self.now - then)
@@ -110,7 +119,7 @@ class Model:
         began = max(self.now + OVERHEAD_S, self.free_at[server])
         self.free_at[server] = began + needed_s
         self.pending[number] = self.now
-        heapq.heappush(self.done, (self.free_at[server], number))
+        heapq.heappush(self.done, (self.free_at[server], number, server, began))
         self.worked.append((self.free_at[server], needed_s))
 
     def utilised(self, since: float) -> float:
@@ -141,6 +150,25 @@ def test_whatever_the_work_nothing_times_out_and_no_task_idles(work_s, servers, 
     model.run(seconds)
     assert model.timeouts == 0
     assert model.utilised(warm_s) >= 0.9
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 4, 6, 8, 16, 50])
+@pytest.mark.parametrize("work_s", [13.0, 16.0, 20.0, 22.0, 25.0, 27.0])
+def test_work_of_most_of_the_timeout_keeps_all_tasks_of_a_line_busy_in_time(work_s, servers):
+    """No tuple can wait for another one, and be in time."""
+    model = Model(servers, always(work_s)).run(10 * work_s).run(400)
+    assert model.timeouts == 0
+    assert model.utilised(10 * work_s) >= 0.95
+
+
+@pytest.mark.parametrize("servers", [2, 4, 16])
+def test_work_that_becomes_that_slow_keeps_all_tasks_busy_again(servers):
+    model = Model(servers, lambda number, now: 20.0 if now > 60 else 1.0).run(300)
+    timeouts = model.timeouts
+    assert timeouts <= 4 * servers, "tuples that were in flight"
+    model.run(300)
+    assert model.timeouts == timeouts
+    assert model.utilised(300) >= 0.95
 
 
 def test_a_long_tuple_holds_up_no_other():

@@ -15,11 +15,13 @@ import pytest
 
 from tiercel.acker.ledger import Failure, Outcomes
 from tiercel.spark_jobs.topology.bolt_settings import Shape
-from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission
+from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission, Crowd
 from tiercel.workers.spout.trees import Trees
 
 TIMEOUT_S = 30.0
 LOOP_S = 0.02
+# Time after which a process has reported a call.
+BEATS_S = 3.0
 BACKLOG = 10_000
 QUICK_S = 0.0002
 # Seconds after which the spout notices that its driver is gone.
@@ -152,7 +154,7 @@ class World:
         self.trees.expire(self.now, blame=attended)
         if self.now >= self.look_at:
             self.look_at = self.now + 1
-            self.admission.look(self.now, len(self.trees.pending.working))
+            self.admission.look(self.now, len(self.trees.pending.working), self.crowd)
         if attended and "broker" not in self.away:
             self.fill()
         self.bounds.append(self.admission.bound)
@@ -165,6 +167,15 @@ class World:
     @property
     def attended(self):
         return "redis" not in self.away and self.now < self.driver_gone_at + LEASE_S
+
+    def crowd(self):
+        held = sum(len(server.held) for server in self.servers)
+        queues = [self.line] if self.line is not None else [one.inbox for one in self.servers]
+        places = len(self.servers) if self.line is not None else 1
+        fullest = max(held + len(queue) for queue in queues) / places
+        calls = any(queues) and self.away.isdisjoint({"executors", "redis"})
+        long_ago = any(self.now - server.free_at > BEATS_S for server in self.servers)
+        return Crowd(fullest, calls and long_ago)
 
     def execute(self):
         for server in self.servers:
