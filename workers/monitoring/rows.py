@@ -178,7 +178,7 @@ class BoltRow:
     free_tasks_take: bool
     # Tuples in the inboxes of its tasks, and in the line that they share.
     waiting: int
-    # Those that no task executes yet, about.
+    # Tuples that no task executes yet, about.
     queued: Queued
     # Age of the oldest waiting tuple.
     oldest_s: float

@@ -38,8 +38,6 @@ _SAMPLE = 128
 _GAP_S, _IDLE_S = 1.0, 60.0
 # Looks at the bolts that must agree before slow tuples let the bound grow.
 _LOOKS = 8
-
-
 # Tuples that are younger than this are on their way through quick bolts.
 _PASSING_S = 0.1
 
@@ -88,9 +86,9 @@ class Admission:
       had to wait for another. For them the bound grows as long as no tuple waits for a free place.
     * A timeout halves the bound, once for all tuples that were emitted before. After a long round
       it leaves five seconds of work: tasks may be busy with tuples that timed out before.
-    * If nothing completes for seven tenths of the timeout and no task is in a long call, bolts may
-      be holding tuples until more arrive. The bound is then raised to 16, less often after
-      timeouts. In a topology without a timeout, it grows each time.
+    * If nothing completes for seven tenths of the timeout, bolts may be holding tuples until more
+      arrive. The bound is then raised to 16, less often after timeouts. In a topology without a
+      timeout, it grows each time. If tasks are in long calls, it grows only to their free places.
     * A bound that is not reached for a minute halves each second, down to 16 or twice the tuples in
       flight: the next burst may be of different work.
     """
@@ -181,18 +179,20 @@ class Admission:
         self._start_again(max(1, bound), now)
 
     def look(self, now: float, in_flight: int, crowd: Callable[[], Crowd | None]) -> None:
-        """Check for a standstill or idle time; called about once per second.
+        """Check for idle time, a standstill, and free places; called about once per second.
 
         ``crowd`` asks Redis, so it is called only in a standstill or while tuples are slow; None if
         Redis does not answer.
         """
         if self._fixed:
             return
-        if now - self._reached_at > _IDLE_S:
+        is_idle = now - self._reached_at > _IDLE_S
+        if is_idle:
             self.bound = min(self.bound, max(UNPROVEN_BOUND, self.bound // 2, 2 * in_flight))
         since = max(self._completed_at, self._limited_since, self._tried_at)
         silent_s = now - since if in_flight >= self.bound else 0.0
-        if not in_flight or not (self._slow or silent_s >= self._patience_s / 2):
+        stands = silent_s >= self._patience_s / 2
+        if not in_flight or not (stands or (self._slow and not is_idle)):
             return
         found = crowd()
         if found is None:
@@ -201,8 +201,14 @@ class Admission:
         self._fullest = max(self._fullest, found.fullest / in_flight)
         if found.in_long_call:
             self._called_at = now
-        if silent_s >= self._patience_s and now - self._called_at > self._patience_s / 2:
+        if silent_s < self._patience_s:
+            return
+        if now - self._called_at > self._patience_s / 2:
             self._try_more(now)
+        elif self._looks >= _LOOKS:
+            self._tried_at = now
+            most = max(UNPROVEN_BOUND, 2 * self.bound)
+            self.bound = max(self.bound, min(self._room(), most))
 
     def _try_more(self, now: float) -> None:
         self._tried_at = now
@@ -267,10 +273,14 @@ class Admission:
             self._fitting = 0
             self._look_anew()
         elif self._looks >= _LOOKS:
-            # Rounded, because 1 / (1 / 49) is less than 49.
-            self._fitting = int(round(1 / self._fullest, 6)) if self._fullest else 2 * self.bound
+            self._fitting = self._room()
             self._look_anew()
         return self._slow
+
+    def _room(self) -> int:
+        """Return how many tuples may be in flight without one that waits, by the last looks."""
+        # Rounded, because 1 / (1 / 49) is less than 49.
+        return int(round(1 / self._fullest, 6)) if self._fullest else 2 * self.bound
 
     def _rate(self) -> float:
         """Return the completions per second over the last rounds."""

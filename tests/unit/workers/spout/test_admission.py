@@ -234,6 +234,18 @@ def test_a_call_that_takes_most_of_the_timeout_is_no_reason_for_more():
     assert admission.bound == FIRST_BOUND
 
 
+def test_long_calls_with_free_places_beside_them_are_a_reason_for_more_up_to_sixteen():
+    bounds = {}
+    for places in (4, 100):
+        admission = adaptive(places=places)
+        for now in range(22):
+            admission.reached(float(now))
+            crowd = seen(admission.bound / places, in_long_call=True)
+            admission.look(float(now), admission.bound, crowd)
+        bounds[places] = admission.bound
+    assert bounds == {4: 4, 100: UNPROVEN_BOUND}
+
+
 def slow_rounds(admission, places, count, latency_s=20.0, tuples=1):
     """Complete ``count`` rounds of slow messages of some tuples each, and look each second."""
     now = 1_000.0

@@ -161,6 +161,23 @@ def test_work_of_most_of_the_timeout_keeps_all_tasks_of_a_line_busy_in_time(work
     assert model.utilised(10 * work_s) >= 0.95
 
 
+class Renewed(Model):
+    """No call times out, as with ``execute_timeout_secs``."""
+
+    def expire(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("servers", [1, 4, 16, 50])
+@pytest.mark.parametrize("work_s", [40.0, 300.0])
+def test_calls_that_outlast_the_timeout_have_one_tuple_for_each_task(work_s, servers):
+    model = Renewed(servers, always(work_s)).run(3 * work_s)
+    assert model.admission.bound == servers
+    model.run(10 * work_s)
+    assert model.most == servers
+    assert model.utilised(3 * work_s) >= 0.95
+
+
 @pytest.mark.parametrize("servers", [2, 4, 16])
 def test_work_that_becomes_that_slow_keeps_all_tasks_busy_again(servers):
     model = Model(servers, lambda number, now: 20.0 if now > 60 else 1.0).run(300)
