@@ -201,7 +201,7 @@ class TopologyNote:
     spout_tasks: int
     message_timeout_secs: float
     graph: Graph
-    # How long a message may be in flight: more than its timeout if a bolt takes long.
+    # How long a message may be in flight: more than its timeout if a bolt takes long; 0: any time.
     in_flight_secs: float
 
     def ledger_spec(self, redis_urls: tuple[str, ...]) -> LedgerSpec:
@@ -341,8 +341,9 @@ def topology_named(redis_url: str, name: str) -> TopologyNote:
 def _packed(topology: Topology) -> str:
     timeout_secs = topology.config.message_timeout_secs
     note = [topology.spout_tasks, timeout_secs, asdict(graph_of(topology))]
-    if topology.in_flight_secs != timeout_secs:
-        note.append(topology.in_flight_secs)
+    in_flight_secs = topology.in_flight_secs if topology.config.enable_message_timeouts else 0
+    if in_flight_secs != timeout_secs:
+        note.append(in_flight_secs)
     return json.dumps(note)
 
 
@@ -356,7 +357,7 @@ def _note(name: str, said: bytes) -> TopologyNote:
     if tasks != list(range(1, len(tasks) + 1)) or spout_tasks != len(tasks):
         raise ValueError("the tasks of its spouts do not count from 1")
     (in_flight_secs,) = longer or [timeout_secs]
-    for seconds in (timeout_secs, in_flight_secs):
+    for seconds in (timeout_secs, in_flight_secs or timeout_secs):
         if not isinstance(seconds, int | float) or timedelta(seconds=seconds) <= timedelta(0):
             raise ValueError("its message timeout is no number of seconds")
     return TopologyNote(

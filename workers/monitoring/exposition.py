@@ -172,7 +172,11 @@ _GROUPS = (
             ("tiercel_driver_up", "driver", "1 while the topology has a driver"),
             ("tiercel_executors_fit", "executors_fit", "0 while no executor can run bolts"),
             ("tiercel_topology_active", "active", "1 while the spouts may emit"),
-            ("tiercel_topology_message_timeout_seconds", "message_timeout_s", "Message timeout"),
+            (
+                "tiercel_topology_in_flight_limit_seconds",
+                "in_flight_limit_s",
+                "Message timeout, plus the time limits of calls that may be longer; 0: no limit",
+            ),
         ),
     ),
 )

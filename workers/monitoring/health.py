@@ -362,7 +362,7 @@ def _stalled(seen: Overview) -> Iterator[Finding]:
             age_s=lately.quiet_s,
         )
         return
-    timeout_s = seen.message_timeout_s or _LONGEST_QUIET_S
+    timeout_s = seen.in_flight_limit_s or _LONGEST_QUIET_S
     patience_s = min(max(_QUIET_S, timeout_s), _LONGEST_QUIET_S)
     quiet_s = lately.quiet_s
     if seen.driver_at is not None:
@@ -387,15 +387,15 @@ def _stalled(seen: Overview) -> Iterator[Finding]:
 def _late(seen: Overview) -> Iterator[Finding]:
     """Find messages and calls that take too long."""
     oldest_s = seen.own.oldest_pending_s
-    timeout_s = seen.message_timeout_s
-    if 0 < timeout_s < oldest_s:
+    limit_s = seen.in_flight_limit_s
+    if 0 < limit_s < oldest_s:
         yield Finding(
             kind=FindingKind.OVERDUE,
             reason=(
                 f"the oldest message has been in flight for {seconds(oldest_s)}, and times out "
-                f"after {seconds(timeout_s)}"
+                f"after {seconds(limit_s)}"
             ),
-            age_s=oldest_s - timeout_s,
+            age_s=oldest_s - limit_s,
         )
     yield from _near_timeout(seen)
     for bolt in seen.bolts:
@@ -412,7 +412,7 @@ def _late(seen: Overview) -> Iterator[Finding]:
 
 def _near_timeout(seen: Overview) -> Iterator[Finding]:
     """Find messages that come close to their timeout; messages that windows hold have none."""
-    timeout_s, lately = seen.message_timeout_s, seen.lately
+    timeout_s, lately = seen.in_flight_limit_s, seen.lately
     if timeout_s <= 0 or seen.windows:
         return
     p99_ms = lately.p99_ms if lately.acked >= _ENOUGH_LATENCIES else None

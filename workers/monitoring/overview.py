@@ -339,7 +339,7 @@ class Overview:
     acker: AckerRow
     edges: tuple[EdgeRow, ...]
     own: Own
-    message_timeout_s: float
+    in_flight_limit_s: float
     # Each failure once, newest first.
     errors: tuple[ErrorReport, ...]
     # Grouped by reason, newest first.
@@ -428,7 +428,7 @@ def overview_of(name: str, readings: Readings) -> Overview:
         acker=_acker(readings, sum(spout.timeouts for spout in spouts)),
         edges=tuple(_edge(each, readings) for each in graph.edges),
         own=_own(name, readings),
-        message_timeout_s=readings.message_timeout_s,
+        in_flight_limit_s=readings.in_flight_limit_s,
         errors=tuple(each_once(readings.errors, tasks.keys())),
         once=once_rows(readings),
         windows=windows_rows(readings, bolts, all_tasks),

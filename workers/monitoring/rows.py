@@ -61,8 +61,8 @@ class Readings:
     census: Census
     # Newest first.
     errors: Sequence[ErrorReport]
-    # 0: messages never time out.
-    message_timeout_s: float = 0.0
+    # Longest time that a message may be in flight; 0: any time.
+    in_flight_limit_s: float = 0.0
     # Number of tuples that each once bolt remembers.
     marks: Mapping[str, int] = field(default_factory=dict)
     # Kinds of errors that have a traceback.

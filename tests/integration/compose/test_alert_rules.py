@@ -89,7 +89,7 @@ def working(topology: str) -> Series:
     queue = {"queue": "q"}
     return {
         **{health(kind, topology): steady(0) for kind in KINDS},
-        of("tiercel_topology_message_timeout_seconds", topology): steady(30),
+        of("tiercel_topology_in_flight_limit_seconds", topology): steady(30),
         of("tiercel_topology_active", topology): steady(1),
         of("tiercel_driver_up", topology): steady(1),
         of("tiercel_spout_acked_total", topology, **spout): counter(150, 150),

@@ -18,7 +18,7 @@ from tests.support.monitors import monitor
 from tests.support.presences import renewed
 from tests.support.ran import ran
 from tests.support.waiting import wait_until
-from tiercel import BasicBolt, QueueSpout, TopologyBuilder
+from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.workers.cli.app import app, one_line_errors
@@ -126,6 +126,32 @@ def test_a_topology_that_is_strained_is_one(name, redis_url, amqp_url):
         ]
         assert [each["queue"] for each in left] == [None, name]
         assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "bolt", "is_overdue"),
+    [
+        ({}, {}, True),
+        ({}, {"execute_timeout_secs": 60}, False),
+        ({"enable_message_timeouts": False}, {}, False),
+    ],
+    ids=["plain", "calls that may take longer", "no timeouts"],
+)
+def test_a_message_is_overdue_when_it_is_in_flight_for_longer_than_it_may_be(
+    config, bolt, is_overdue, name, redis_url
+):
+    builder = TopologyBuilder(name, Config(**config))
+    builder.set_spout("lines", QueueSpout(name))
+    builder.set_bolt("sink", BasicBolt(), config=bolt).shuffle_grouping("lines")
+    with (
+        closing(Registry(redis_url)) as registry,
+        closing(SpoutSeats(RedisPresences(redis_url, name))) as seats,
+    ):
+        registry.announce(builder.build())
+        presence = Presence(active=True, pending=1, oldest_s=40.0)
+        with renewed(lambda: seats.report("worker", 1, presence)):
+            _, said = found(name, "--redis", redis_url)
+    assert ("overdue" in kinds(said)) == is_overdue
 
 
 def test_a_server_that_is_away_or_full_is_named_everywhere(alone):

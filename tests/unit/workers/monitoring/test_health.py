@@ -203,7 +203,7 @@ def test_a_busy_bolt_is_the_only_bottleneck():
         (
             {
                 "present": {1: Presence(active=True, pending=1, oldest_s=45)},
-                "message_timeout_s": 30.0,
+                "in_flight_limit_s": 30.0,
             },
             "in flight for 45.0 s, and times out after 30.0 s",
         ),
@@ -319,7 +319,7 @@ def test_a_reason_older_than_the_rate_is_not_shown_beside_it():
 def test_messages_that_wait_while_none_is_acked_are_trouble():
     seen = outage(
         slots=slots({}, {}, {}, {"lines": {"emitted": 16}}, {"lines": {"acked": 5}}),
-        message_timeout_s=30.0,
+        in_flight_limit_s=30.0,
     )
     health = health_of(seen)
     assert kinds(health) == ["nothing_acked"]
@@ -331,8 +331,8 @@ def test_messages_that_wait_while_none_is_acked_are_trouble():
 @pytest.mark.parametrize(
     "changed",
     [
-        {"message_timeout_s": 300.0},
-        {"message_timeout_s": 0.0},
+        {"in_flight_limit_s": 300.0},
+        {"in_flight_limit_s": 0.0},
         {"driver_at": Whereabouts(host="h", pid=1, since=NOW - timedelta(seconds=20))},
         {"inboxes": {2: inbox(doing_s=80.0)}},
         {"state": State.DEACTIVATED},
@@ -341,7 +341,7 @@ def test_messages_that_wait_while_none_is_acked_are_trouble():
 )
 def test_it_may_ack_nothing_for_a_while(changed):
     given = {"slots": slots({}, {}, {}, {"lines": {"emitted": 16}}, {"lines": {"acked": 5}})}
-    health = health_of(outage(**{**given, "message_timeout_s": 30.0, **changed}))
+    health = health_of(outage(**{**given, "in_flight_limit_s": 30.0, **changed}))
     assert "nothing_acked" not in kinds(health)
 
 
@@ -355,7 +355,7 @@ def test_a_message_that_comes_after_a_quiet_hour_is_no_trouble_while_it_is_worke
 
 
 def test_a_spout_that_takes_nothing_is_in_trouble_from_the_second_look_on():
-    seen = outage(slots=slots(*[{}] * 21), message_timeout_s=30.0)
+    seen = outage(slots=slots(*[{}] * 21), in_flight_limit_s=30.0)
     memory = HealthMemory()
     assert memory.judge(seen, ServerProblems(), NOW).badge == "well", "it may have come just now"
     later = memory.judge(seen, ServerProblems(), NOW + timedelta(seconds=2))
@@ -393,7 +393,7 @@ def test_what_a_bolt_postpones_is_told_apart_from_what_it_fails():
         (
             {
                 "slots": slots({"lines": {"acked": 100, "complete_ms_bucket:108": 100}}),
-                "message_timeout_s": 30.0,
+                "in_flight_limit_s": 30.0,
             },
             "near_timeout",
         ),
@@ -415,7 +415,7 @@ def judged_slow(tasks, grouping, ready=50, timeout_s=30.0):
     seen = running(
         graph=graph,
         slots=slots({"lines": {"acked": 4, "complete_us": 80_000_000}}),
-        message_timeout_s=timeout_s,
+        in_flight_limit_s=timeout_s,
     )
     seen = replace(seen, queues=(replace(QUEUE, ready=ready, consumers=1),))
     return [each for each in health_of(seen).findings if each.kind.value == "near_timeout"]
@@ -439,7 +439,7 @@ def test_slow_messages_that_wait_for_a_free_task_do_not(tasks, grouping):
 def test_messages_that_windows_hold_are_not_near_their_timeout():
     given = {
         "slots": slots({"lines": {"acked": 100, "complete_ms_bucket:108": 100}}),
-        "message_timeout_s": 30.0,
+        "in_flight_limit_s": 30.0,
         "inboxes": {2: inbox(windows=OpenWindows(number=3, tuples=40))},
     }
     assert health_of(running(**given)).grade is Grade.WELL

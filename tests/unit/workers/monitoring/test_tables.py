@@ -214,7 +214,7 @@ BUSY = Overview(
         feed_entries=1_235,
         feed_lag_s=12.3,
     ),
-    message_timeout_s=30,
+    in_flight_limit_s=30,
     errors=(
         ErrorReport(
             at=datetime.now(UTC), component="enrich-orders", task=33, message="ValueError: " * 20
