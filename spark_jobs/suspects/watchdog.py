@@ -10,11 +10,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
+from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.acker.ledger import Failure, Ledger, Token
 from tiercel.spark_jobs.emitting.record import Item, Record
 from tiercel.spark_jobs.suspects.book import DEATHS, Suspect
@@ -253,7 +254,8 @@ class Watchdog:
 
     def _tell(self, what: Callable[[Doing], None], doing: Doing) -> None:
         try:
-            what(doing)
+            with suppress(StaleAttemptError):  # its tuples are emitted again
+                what(doing)
         except Exception as error:  # noqa: BLE001 - waiting tuples may then time out and be redelivered
             log.warning(
                 "could not report a long call: %s", error, extra={"event": "lasting_not_told"}

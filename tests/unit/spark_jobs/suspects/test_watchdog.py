@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
+from tiercel.acker.inbox.contract import stale
 from tiercel.spark_jobs.bolts.tuples import Origin, Tuple
 from tiercel.spark_jobs.suspects import watchdog
 from tiercel.spark_jobs.suspects.watchdog import CallLimit, Doing, Putting, Watchdog
@@ -124,6 +125,23 @@ def test_a_call_that_may_last_keeps_what_waits_for_it_alive_until_its_own_limit(
     assert process.renewed[0] is same
     assert process.told == [(same, 0.5)]
     assert process.lasting == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(RedisUnavailableError("away"), True), (stale(3), False)]
+)
+def test_a_call_of_an_attempt_that_is_over_is_no_warning(caplog, error, is_told):
+    class Ended(Process):
+        def renew(self, doing):
+            super().renew(doing)
+            raise error
+
+    process = Ended(CallLimit(ends_s=0.5, renew_s=0.1))
+    same = Doing(3, tup())
+    with process.over(lambda _: same):
+        wait_until(lambda: process.codes, 10)
+    assert process.renewed
+    assert ("could not report a long call" in caplog.text) == is_told
 
 
 def test_calls_that_are_short_cost_nothing():
