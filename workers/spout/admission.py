@@ -54,6 +54,7 @@ class Crowd(NamedTuple):
 def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
     """Return the crowd at the bolts, from the figures of ``inboxes_of(topology)``."""
     fullest, in_long_call = 0.0, False
+    timeout_s = topology.config.message_timeout_secs
     for bolt, spec in topology.bolts.items():
         inboxes = [figures[task] for task in topology.task_ids(bolt)]
         line = line_at(topology, topology.task_ids(bolt)[0])
@@ -64,9 +65,12 @@ def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
             continue
         # A task that is in a call with a batch takes no other tuples.
         places = min(at_once_of(spec), concurrency_of(spec) or 1)
-        if line is None or not all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions):
+        is_dealt = not all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions)
+        # Tuples in the inbox behind a call that may be long do not time out.
+        renewed = (topology.config_of(bolt).execute_timeout_secs or 0.0) > timeout_s
+        if not renewed and (line is None or is_dealt):
             fullest = max(fullest, max(each.tuples for each in inboxes) / places)
-        if line is not None:
+        if renewed or line is not None:
             tuples = sum(each.tuples for each in shared)
             fullest = max(fullest, tuples / (places * len(staffed)) if staffed else float("inf"))
     return Crowd(fullest, in_long_call)
@@ -88,7 +92,7 @@ class Admission:
       it leaves five seconds of work: tasks may be busy with tuples that timed out before.
     * If nothing completes for seven tenths of the timeout, bolts may be holding tuples until more
       arrive. The bound is then raised to 16, less often after timeouts. In a topology without a
-      timeout, it grows each time. If tasks are in long calls, it grows only to their free places.
+      timeout, it grows each time. If tasks are in long calls, it grows only to the free places.
     * A bound that is not reached for a minute halves each second, down to 16 or twice the tuples in
       flight: the next burst may be of different work.
     """
@@ -203,7 +207,7 @@ class Admission:
             self._called_at = now
         if silent_s < self._patience_s:
             return
-        if now - self._called_at > self._patience_s / 2:
+        if now - self._called_at > self._patience_s / 2 or self._timeout_s == float("inf"):
             self._try_more(now)
         elif self._looks >= _LOOKS:
             self._tried_at = now

@@ -316,11 +316,11 @@ def crowd_at(topology, tuples, in_line=0, **reported):
     return crowd_of(topology, found)
 
 
-def topology_of(bolt, tasks, grouping="shuffle"):
+def topology_of(bolt, tasks, grouping="shuffle", **config):
     builder = TopologyBuilder("t")
     builder.set_spout("spout", QueueSpout("q", fields="word string"))
     builder.set_bolt("quick", Look()).shuffle_grouping("spout")
-    look = builder.set_bolt("look", bolt, parallelism=tasks)
+    look = builder.set_bolt("look", bolt, parallelism=tasks, config=config)
     look.fields_grouping("spout", "word") if grouping == "fields" else look.shuffle_grouping(
         "spout"
     )
@@ -341,6 +341,11 @@ def test_where_tuples_are_dealt_the_fullest_task_counts():
     assert crowd_at(topology_of(Look(), 4, "fields"), [2, 0, 1, 0]).fullest == 2.0
 
 
+def test_where_tuples_behind_a_long_call_do_not_time_out_all_tasks_count():
+    dealt = topology_of(Look(), 4, "fields", execute_timeout_secs=3600)
+    assert crowd_at(dealt, [2, 0, 1, 0]).fullest == 0.75
+
+
 @pytest.mark.parametrize("grouping", ["shuffle", "fields"])
 def test_tuples_that_pass_through_a_quick_bolt_do_not_crowd_it(grouping):
     assert crowd_at(topology_of(Look(), 4, grouping), [2, 1, 1, 1], oldest_s=0.01).fullest == 0.0
@@ -355,11 +360,12 @@ def test_a_task_without_a_process_is_no_place_and_in_no_call():
     assert crowd_at(shared, [1, 1, 1, 1], seen_s=None).fullest == float("inf")
 
 
-def test_without_timeouts_bolts_that_wait_are_given_as_many_as_they_want():
+@pytest.mark.parametrize("crowd", [HELD, seen(2.0, in_long_call=True)], ids=["held", "in calls"])
+def test_without_timeouts_bolts_that_wait_are_given_as_many_as_they_want(crowd):
     admission = adaptive(timeout=None)
     for now in range(300):
         admission.reached(float(now))
-        admission.look(float(now), admission.bound, HELD)
+        admission.look(float(now), admission.bound, crowd)
     assert admission.bound == LARGEST_BOUND
 
 
