@@ -416,6 +416,10 @@ def _near_timeout(seen: Overview) -> Iterator[Finding]:
     if timeout_s <= 0 or seen.windows:
         return
     p99_ms = lately.p99_ms if lately.acked >= _ENOUGH_LATENCIES else None
+    took_s = sum(lately.of(spout.name)["complete_us"] for spout in seen.spouts) / 1e6
+    ready = _ready(seen)
+    is_near = ready and took_s > _HELD_BACK * timeout_s * max(1, lately.acked)
+    slow = max(seen.bolts, key=lambda bolt: bolt.process_ms or 0.0, default=None)
     if p99_ms is not None and p99_ms / 1000 > _NEAR * timeout_s:
         yield Finding(
             kind=FindingKind.NEAR_TIMEOUT,
@@ -424,11 +428,7 @@ def _near_timeout(seen: Overview) -> Iterator[Finding]:
                 f"after {seconds(timeout_s)}"
             ),
         )
-        return
-    took_s = sum(lately.of(spout.name)["complete_us"] for spout in seen.spouts) / 1e6
-    is_near = took_s > _HELD_BACK * timeout_s * max(1, lately.acked)
-    slow = max(seen.bolts, key=lambda bolt: bolt.process_ms or 0.0, default=None)
-    if is_near and (ready := _ready(seen)) and slow and slow.tasks > 1 and not slow.free_tasks_take:
+    elif is_near and slow and not slow.free_tasks_take and seen.acker.pending < slow.tasks > 1:
         yield Finding(
             kind=FindingKind.NEAR_TIMEOUT,
             reason=(

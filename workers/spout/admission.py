@@ -28,6 +28,8 @@ LARGEST_BOUND = 200_000
 # that pull from a line when free need fewer tuples than tasks whose tuples are dealt to inboxes.
 _SHORT_S, _SHORT_PER_BOLT_S, _LONG_S = 0.17, 0.07, 2.0
 _FEW, _FEW_DEALT = 17, 256
+# Tuples per task that keep most tasks busy, where they are dealt.
+_DEALT = 2.5
 # Headroom over the base latency: it lets the bound grow until tuples queue.
 _GAIN = 1.5
 # The base latency expires after this time and is measured again at this fraction of the bound.
@@ -71,8 +73,9 @@ def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
         if not renewed and (line is None or is_dealt):
             fullest = max(fullest, max(each.tuples for each in inboxes) / places)
         if renewed or line is not None:
+            room = places * len(staffed) * (_DEALT if line is None else 1)
             tuples = sum(each.tuples for each in shared)
-            fullest = max(fullest, tuples / (places * len(staffed)) if staffed else float("inf"))
+            fullest = max(fullest, tuples / room if staffed else float("inf"))
     return Crowd(fullest, in_long_call)
 
 
@@ -142,7 +145,7 @@ class Admission:
         """Adapt to new numbers of tasks per bolt."""
         self._places = shape.places
         self._few = _FEW_DEALT if shape.dealt else max(_FEW, 4 * shape.places)
-        self._enough = max(FIRST_BOUND, int((2.5 if shape.dealt else 1.5) * shape.places))
+        self._enough = max(FIRST_BOUND, int((_DEALT if shape.dealt else 1.5) * shape.places))
         self._enough_s = self._timeout_s * (0.3 if shape.dealt else 0.6)
         self._short_s = min(max(_SHORT_S, _SHORT_PER_BOLT_S * shape.depth), self._timeout_s / 6)
         self._long_s = max(self._short_s, min(_LONG_S, self._timeout_s / 6))

@@ -404,7 +404,7 @@ def test_spouts_and_their_latency_are_judged_too(changed, kind):
     assert (health.badge, kinds(health)) == ("strained", [kind])
 
 
-def judged_slow(tasks, grouping, ready=50, timeout_s=30.0):
+def judged_slow(tasks, grouping, ready=50, timeout_s=30.0, pending=1):
     """Return the findings about messages of 20 s at a bolt with these tasks."""
     graph = Graph(
         spouts=(Component(name="lines", tasks=(1,), queue="orders"),),
@@ -416,6 +416,7 @@ def judged_slow(tasks, grouping, ready=50, timeout_s=30.0):
         graph=graph,
         slots=slots({"lines": {"acked": 4, "complete_us": 80_000_000}}),
         in_flight_limit_s=timeout_s,
+        census=Census(pending=pending, memory_bytes=0, feed_entries=0, feed_lag_s=0),
     )
     seen = replace(seen, queues=(replace(QUEUE, ready=ready, consumers=1),))
     return [each for each in health_of(seen).findings if each.kind.value == "near_timeout"]
@@ -429,6 +430,7 @@ def test_slow_messages_that_are_dealt_to_tasks_hold_others_back():
     )
     assert not judged_slow((2, 3), "fields", ready=0), "none waits"
     assert not judged_slow((2, 3), "fields", timeout_s=60.0)
+    assert not judged_slow((2, 3), "fields", pending=2), "enough are in flight"
 
 
 @pytest.mark.parametrize(("tasks", "grouping"), [((2, 3), "shuffle"), ((2,), "fields")])
