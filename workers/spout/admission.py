@@ -138,8 +138,7 @@ class Admission:
         """Return a fixed bound if the topology sets one, else an adaptive bound."""
         if max_spout_pending is not None:
             return cls(bound=max_spout_pending, fixed=True)
-        shape = shape or Shape()
-        return cls(bound=min(FIRST_BOUND, shape.places), timeout=message_timeout, shape=shape)
+        return cls(timeout=message_timeout, shape=shape)
 
     def follow(self, shape: Shape) -> None:
         """Adapt to new numbers of tasks per bolt."""

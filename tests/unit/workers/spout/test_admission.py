@@ -290,11 +290,6 @@ def test_the_bolts_are_looked_at_only_while_tuples_are_slow_or_nothing_completes
     assert asked
 
 
-def test_a_topology_with_one_place_begins_with_one_tuple():
-    assert Admission.for_topology(None, TIMEOUT, Shape(places=1)).bound == 1
-    assert Admission.for_topology(None, TIMEOUT, Shape(places=2)).bound == 2
-
-
 # -- the crowd at the bolts ------------------------------------------------------------------------
 
 

@@ -156,8 +156,11 @@ def test_whatever_the_work_nothing_times_out_and_no_task_idles(work_s, servers, 
 @pytest.mark.parametrize("work_s", [13.0, 16.0, 20.0, 22.0, 25.0, 27.0])
 def test_work_of_most_of_the_timeout_keeps_all_tasks_of_a_line_busy_in_time(work_s, servers):
     """No tuple can wait for another one, and be in time."""
-    model = Model(servers, always(work_s)).run(10 * work_s).run(400)
-    assert model.timeouts == 0
+    model = Model(servers, always(work_s)).run(10 * work_s)
+    timeouts = model.timeouts
+    assert timeouts <= (10 if servers == 1 else 0), "one task cannot finish the first two in time"
+    model.run(400)
+    assert model.timeouts == timeouts
     assert model.utilised(10 * work_s) >= 0.95
 
 
@@ -174,7 +177,7 @@ def test_calls_that_outlast_the_timeout_have_one_tuple_for_each_task(work_s, ser
     model = Renewed(servers, always(work_s)).run(3 * work_s)
     assert model.admission.bound == servers
     model.run(10 * work_s)
-    assert model.most == servers
+    assert model.most == max(servers, 2), "two in the beginning"
     assert model.utilised(3 * work_s) >= 0.95
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.workers.errors import UsageError
+from tiercel.workers.spout.admission import FIRST_BOUND
 from tiercel.workers.spout.process import SpoutProcess
 
 
@@ -33,7 +34,7 @@ def test_the_message_timeout_is_thirty_seconds_or_what_is_set_or_none_at_all():
 
 
 def test_the_bound_on_what_is_in_flight_is_fixed_if_it_is_set_for_the_topology_or_the_spout():
-    assert settings().admission.bound == 1, "the bolt has one task"
+    assert settings().admission.bound == FIRST_BOUND
     assert settings(max_spout_pending=7).admission.bound == 7
     admission = settings(max_spout_pending=7, overrides={"max_spout_pending": 9}).admission
     for now in range(1, 200):
