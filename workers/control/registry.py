@@ -201,8 +201,10 @@ class TopologyNote:
     spout_tasks: int
     message_timeout_secs: float
     graph: Graph
-    # How long a message may be in flight: more than its timeout if a bolt takes long; 0: any time.
+    # How long a message may be in flight: more than its timeout if a bolt takes long.
     in_flight_secs: float
+    # False: messages never time out.
+    times_out: bool
 
     def ledger_spec(self, redis_urls: tuple[str, ...]) -> LedgerSpec:
         """Return the location of the topology's ledger and states."""
@@ -341,9 +343,11 @@ def topology_named(redis_url: str, name: str) -> TopologyNote:
 def _packed(topology: Topology) -> str:
     timeout_secs = topology.config.message_timeout_secs
     note = [topology.spout_tasks, timeout_secs, asdict(graph_of(topology))]
-    in_flight_secs = topology.in_flight_secs if topology.config.enable_message_timeouts else 0
-    if in_flight_secs != timeout_secs:
-        note.append(in_flight_secs)
+    times_out = topology.config.enable_message_timeouts
+    if topology.in_flight_secs != timeout_secs or not times_out:
+        note.append(topology.in_flight_secs)
+    if not times_out:
+        note.append(times_out)
     return json.dumps(note)
 
 
@@ -351,13 +355,15 @@ def _note(name: str, said: bytes) -> TopologyNote:
     """Parse a note. Raises one of ``_STRANGE`` unless this version's ``announce`` wrote it."""
     if not name or not name.isprintable():
         raise ValueError("no topology has such a name")
-    spout_tasks, timeout_secs, packed, *longer = json.loads(said, parse_constant=_no_number)
+    spout_tasks, timeout_secs, packed, *more = json.loads(said, parse_constant=_no_number)
     graph = unpack_graph(packed)
     tasks = sorted(task for spout in graph.spouts for task in spout.tasks)
     if tasks != list(range(1, len(tasks) + 1)) or spout_tasks != len(tasks):
         raise ValueError("the tasks of its spouts do not count from 1")
-    (in_flight_secs,) = longer or [timeout_secs]
-    for seconds in (timeout_secs, in_flight_secs or timeout_secs):
+    in_flight_secs, times_out = more + [timeout_secs, True][len(more) :]
+    if not isinstance(times_out, bool):
+        raise ValueError("it does not say whether messages time out")  # noqa: TRY004
+    for seconds in (timeout_secs, in_flight_secs):
         if not isinstance(seconds, int | float) or timedelta(seconds=seconds) <= timedelta(0):
             raise ValueError("its message timeout is no number of seconds")
     return TopologyNote(
@@ -366,6 +372,7 @@ def _note(name: str, said: bytes) -> TopologyNote:
         message_timeout_secs=timeout_secs,
         graph=graph,
         in_flight_secs=in_flight_secs,
+        times_out=times_out,
     )
 
 

@@ -171,9 +171,7 @@ class Steering:
             self._say(f"{self._name} does not run")
             return True
         self._control.order(State.DEACTIVATED)
-        note = self._note
-        usual_s = note.in_flight_secs or note.message_timeout_secs
-        if not self._drain(usual_s if wait_s is None else wait_s):
+        if not self._drain(self._note.in_flight_secs if wait_s is None else wait_s):
             self._say(
                 f"{self._name} stays deactivated: kill it again, or tiercel activate {self._name}"
             )

@@ -311,7 +311,7 @@ class TopologyReader:
             ],
             marks=self._states.marks([each.name for each in note.graph.bolts]),
             known_errors=self._look_at_traces(reports),
-            in_flight_limit_s=note.in_flight_secs,
+            in_flight_limit_s=note.in_flight_secs if note.times_out else 0.0,
             rates=self._meter.look(time.monotonic(), totals),
             slots=slots,
             killed=holder is None and self._control.was_killed(),

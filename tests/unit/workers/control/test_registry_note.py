@@ -21,7 +21,11 @@ def test_a_message_is_in_flight_for_its_timeout_at_most_unless_a_bolt_may_take_l
     assert noted(execute_timeout_secs=3600).message_timeout_secs == 30
 
 
-def test_without_message_timeouts_a_message_may_be_in_flight_for_any_time():
-    note = noted({"enable_message_timeouts": False}, execute_timeout_secs=3600)
-    assert note.in_flight_secs == 0
-    assert note.message_timeout_secs == 30, "the ledger's"
+def test_it_says_whether_messages_time_out():
+    assert noted().times_out
+    assert noted(execute_timeout_secs=3600).times_out
+    for limit_s in (10, 3600):
+        note = noted({"enable_message_timeouts": False}, execute_timeout_secs=limit_s)
+        assert not note.times_out
+        assert note.message_timeout_secs == 30, "the ledger's"
+        assert note.in_flight_secs == (30 if limit_s == 10 else 3630), "a kill waits for the call"
