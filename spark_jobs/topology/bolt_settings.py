@@ -279,6 +279,11 @@ class Shape:
         )
 
 
+def is_only_shuffled(spec: BoltSpec) -> bool:
+    """Return True if all streams are shuffled to the bolt."""
+    return all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions)
+
+
 def takes_extra_tasks(topology: Topology, bolt: str) -> bool:
     """Return True if further tasks may take from the line of a bolt during a run.
 
@@ -289,7 +294,7 @@ def takes_extra_tasks(topology: Topology, bolt: str) -> bool:
     return (
         spec.parallelism > 1
         and not is_system(bolt)
-        and all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions)
+        and is_only_shuffled(spec)
         and not isinstance(spec.bolt, (StatefulBolt, WindowedBolt))
         and not ordered_by_of(spec)
         and topology.config_of(bolt).tick_tuple_freq_secs is None

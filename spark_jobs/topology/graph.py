@@ -181,8 +181,13 @@ class Topology:
 
     @property
     def _long_secs(self) -> float:
-        limits = [self.config_of(bolt).execute_timeout_secs or 0.0 for bolt in self.bolts]
-        return sum(limit for limit in limits if limit > self.config.message_timeout_secs)
+        long = [bolt for bolt in self.bolts if self.may_outlast_timeout(bolt)]
+        return sum(self.config_of(bolt).execute_timeout_secs or 0.0 for bolt in long)
+
+    def may_outlast_timeout(self, bolt: str) -> bool:
+        """Return True if a call of the bolt may take longer than the message timeout."""
+        limit_s = self.config_of(bolt).execute_timeout_secs or 0.0
+        return limit_s > self.config.message_timeout_secs
 
     @property
     def _limits_secs(self) -> float:

@@ -14,9 +14,13 @@ from math import ceil
 from typing import NamedTuple
 
 from tiercel.acker.inbox.contract import InboxFigures
-from tiercel.spark_jobs.topology.bolt_settings import Shape, at_once_of, concurrency_of
+from tiercel.spark_jobs.topology.bolt_settings import (
+    Shape,
+    at_once_of,
+    concurrency_of,
+    is_only_shuffled,
+)
 from tiercel.spark_jobs.topology.graph import Topology, line_at
-from tiercel.spark_jobs.topology.grouping import Shuffle
 from tiercel.workers.control.presence import attended
 
 # One task finishes two tuples of ten seconds each within the default timeout.
@@ -56,7 +60,6 @@ class Crowd(NamedTuple):
 def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
     """Return the crowd at the bolts, from the figures of ``inboxes_of(topology)``."""
     fullest, in_long_call = 0.0, False
-    timeout_s = topology.config.message_timeout_secs
     for bolt, spec in topology.bolts.items():
         inboxes = [figures[task] for task in topology.task_ids(bolt)]
         line = line_at(topology, topology.task_ids(bolt)[0])
@@ -67,10 +70,9 @@ def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
             continue
         # A task that is in a call with a batch takes no other tuples.
         places = min(at_once_of(spec), concurrency_of(spec) or 1)
-        is_dealt = not all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions)
         # Tuples in the inbox behind a call that may be long do not time out.
-        renewed = (topology.config_of(bolt).execute_timeout_secs or 0.0) > timeout_s
-        if not renewed and (line is None or is_dealt):
+        renewed = topology.may_outlast_timeout(bolt)
+        if not renewed and (line is None or not is_only_shuffled(spec)):
             fullest = max(fullest, max(each.tuples for each in inboxes) / places)
         if renewed or line is not None:
             room = places * len(staffed) * (_DEALT if line is None else 1)
