@@ -2,8 +2,8 @@
 
 A store that takes part in a commit hands out *effects*: calls that are prepared but not yet made.
 ``perform_all`` makes the calls of each server in the order given; ``perform_in_turn`` makes each
-call only if the one before replied True. Stores in memory hand out ``LocalEffect``, stores in Redis
-``RedisEffect``.
+call only if the reply to the one before is true. Stores in memory hand out ``LocalEffect``, stores
+in Redis ``RedisEffect``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pipeline(Protocol):
         """Make all calls in order, then raise the first error if there was one."""
 
     def perform_in_turn(self, effects: Sequence[Any]) -> list[Any]:
-        """Make each call only if the one before replied True; return the replies received."""
+        """Make each call only if the reply to the one before is true; return all replies."""
 
 
 def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
@@ -75,7 +75,7 @@ def perform_all(effects: Sequence[Effect[Any]]) -> list[Any]:
 
 
 def perform_in_turn(effects: Sequence[Effect[Any]]) -> list[Any]:
-    """Make each call only if the one before replied True.
+    """Make each call only if the reply to the one before is true, that is, if it went well.
 
     Return the replies of the calls that were made.
 
@@ -88,9 +88,15 @@ def perform_in_turn(effects: Sequence[Effect[Any]]) -> list[Any]:
         mine = list(together)
         made = perform_singly(mine) if pipeline is None else pipeline.perform_in_turn(mine)
         replies += made
-        if len(made) < len(mine) or made[-1] is not True:
+        if len(replies) < len(effects) and (len(made) < len(mine) or not made[-1]):
             break
     return replies
+
+
+def on_one_server(effects: Sequence[Effect[Any]]) -> bool:
+    """Return True if one round trip makes all calls; also for stores in memory."""
+    # Each store has its own ``pipeline`` object per server; they compare equal.
+    return len(set(map(_pipeline_of, effects))) == 1
 
 
 def _pipeline_of(effect: Effect[Any]) -> Pipeline | None:
@@ -101,7 +107,7 @@ def perform_singly(effects: Sequence[Effect[Any]]) -> list[Any]:
     """Like ``perform_in_turn``, with a round trip for each call."""
     replies: list[Any] = []
     for effect in effects:
-        replies.append(effect.perform())
-        if replies[-1] is not True:
+        if replies and not replies[-1]:
             break
+        replies.append(effect.perform())
     return replies

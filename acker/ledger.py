@@ -102,6 +102,10 @@ class Reply:
     # Roots of the call that are not in the ledger: completed, failed, expired or never registered.
     late: int = 0
 
+    def __bool__(self) -> bool:
+        """True if the call went well, see ``acker.effects.perform_in_turn``."""
+        return self.applied in (Applied.FRESH, Applied.REPEATED)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcomes:
@@ -197,12 +201,20 @@ class Ledger(Protocol):
 
         A root that is pending with this owner and this ack-val, and was registered by this ledger
         object, and not by an earlier worker's, is a repeat and changes nothing: this call never
-        XORs into an entry, or a repeat would complete it. (Its tuples leave only after this
-        returned, so no update has changed it.) Returns the roots that collide with another pending
-        entry; they were not registered. The caller draws others, and must not ``forget`` them,
-        because they belong to another spout. An ack-val of 0 (a tuple without receivers) completes
-        at once, and only once however often this call is repeated. Raises ValueError for an unknown
-        owner.
+        XORs into an entry, or a repeat would complete it. (Repeat it only while none of its tuples
+        has left, so that no update has changed the entry or removed it.) Returns the roots that
+        collide with another pending entry; they were not registered. The caller draws others, and
+        must not ``forget`` them, because they belong to another spout. An ack-val of 0 (a tuple
+        without receivers) completes at once, and only once however often this call is repeated.
+        Raises ValueError for an unknown owner.
+        """
+
+    def registering(
+        self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]
+    ) -> Sequence[Effect[bool]]:
+        """Prepare ``register``, to leave together with appends; see ``acker.effects``.
+
+        False if a root collides: ``register`` then says which ones.
         """
 
     def apply(self, token: Token, updates: Updates, failures: Sequence[Failure] = ()) -> Reply:

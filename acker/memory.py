@@ -59,6 +59,11 @@ class MemoryLedger(Ledger):
         self._completed_at_once: set[tuple[int, int]] = set()
         self._feeds: dict[int, MemoryFeed] = {}
 
+    def registering(
+        self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]
+    ) -> Sequence[Effect[bool]]:
+        return [LocalEffect(lambda: not self.register(owner, roots, ack_vals))]
+
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
         self._check(owner)
         collided = []

@@ -12,7 +12,7 @@ import numpy as np
 import redis
 from numpy.typing import NDArray
 
-from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.effects import Effect, LocalEffect, perform_all
 from tiercel.acker.layout import (
     Lifetimes,
     ShardKeys,
@@ -44,6 +44,7 @@ from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.scripts import (
     Reader,
+    RedisEffect,
     RedisScript,
     RedisServer,
     RedisServers,
@@ -90,13 +91,25 @@ class RedisLedger(Ledger):
         ]
 
     def register(self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]) -> list[int]:
+        effects, collided = self._registering(owner, roots, ack_vals)
+        return [*collided, *chain.from_iterable(perform_all(effects))]
+
+    def registering(
+        self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]
+    ) -> Sequence[Effect[bool]]:
+        effects, collided = self._registering(owner, roots, ack_vals)
+        if collided:
+            return [LocalEffect(lambda: False)]
+        return [_if_none(effect) for effect in effects]
+
+    def _registering(
+        self, owner: int, roots: Sequence[int], ack_vals: Sequence[int]
+    ) -> tuple[list[RedisEffect[list[int]]], list[int]]:
+        """Prepare ``register``; return its calls, and the roots that collide with each other."""
         self._check(owner)
         ids, values, collided = _first_of_each(roots, ack_vals)
-        parts = [
-            scripts.register(owner, part.roots, part.xors)
-            for scripts, _, part in self._parts(canonical(Updates(roots=ids, xors=values)))
-        ]
-        return [*collided, *chain.from_iterable(perform_all(parts))]
+        parts = self._parts(canonical(Updates(roots=ids, xors=values)))
+        return [scripts.register(owner, one.roots, one.xors) for scripts, _, one in parts], collided
 
     def applying(
         self, token: Token, updates: Updates, failures: Sequence[Failure] = ()
@@ -219,7 +232,7 @@ class ShardScripts:
         """Return the state of this owner that the server has confirmed."""
         return self._noted.setdefault(owner, Noted())
 
-    def register(self, owner: int, roots: Ids, ack_vals: Ids) -> Effect[list[int]]:
+    def register(self, owner: int, roots: Ids, ack_vals: Ids) -> RedisEffect[list[int]]:
         """Prepare a registration; its reply is the roots that collide."""
         groups = groups_of(roots)
         packed = records(roots, ack_vals).tobytes()
@@ -238,7 +251,7 @@ class ShardScripts:
         ]
 
         def read(reply: Any) -> list[int]:
-            collided, count = reply
+            _, count, collided = reply if reply[0] is None else (None, reply[0], b"")
             self.noted(owner).calls = max(self.noted(owner).calls, count)
             return unpack_roots(collided)
 
@@ -304,7 +317,7 @@ class ShardScripts:
         args: Sequence[Any],
         read: Reader[T],
         verb: str,
-    ) -> Effect[T]:
+    ) -> RedisEffect[T]:
         return script([*self._keys.feeds, *keys], args, read, verb)
 
 
@@ -343,8 +356,17 @@ def _number_reasons(
 
 
 def _reply(parts: Sequence[int]) -> Reply:
-    applied, completed, failed, late = parts
+    *_, applied, completed, failed, late = parts
     return Reply(applied=_APPLIED[applied], completed=completed, failed=failed, late=late)
+
+
+def _if_none(effect: RedisEffect[list[int]]) -> RedisEffect[bool]:
+    """Return a call whose reply is True if it finds no roots."""
+
+    def read(reply: Any) -> bool:
+        return not effect.read(reply)
+
+    return RedisEffect(effect.pipeline, effect.command, read, effect.verb, effect.text)
 
 
 def _nothing(_: object) -> None:

@@ -34,7 +34,7 @@ import redis
 
 from bench.server import redis_server, server_seconds
 from bench.steps import Row, percentiles, steps
-from tiercel.acker.effects import Effect, perform_all
+from tiercel.acker.effects import Effect, perform_all, perform_in_turn
 from tiercel.acker.inbox.chunk import Appended, Parcel
 from tiercel.acker.inbox.contract import Bounds, Claims, Covered, Inbox, Inboxes, Sender
 from tiercel.acker.inbox.redis import RedisInboxes
@@ -94,7 +94,7 @@ class InboxBench:
         whole = [entry.position for entry in entries]
         covered = Covered(step=step, whole=whole, tuples=len(whole), bytes=len(payload))
         onward = [*self._appending(payload, _TASK), *self._appending(payload, _OTHER)]
-        perform_all([self.inbox.seal(covered), *onward, self.inbox.finish(step)])
+        perform_in_turn([self.inbox.seal(covered), *onward, self.inbox.finish(step)])
 
     def close(self) -> None:
         """Release the connections."""

@@ -462,6 +462,10 @@ class Appended(enum.Enum):
     # The inbox belongs to another run, or a newer attempt of the sender has fenced this one off.
     STALE = "stale"
 
+    def __bool__(self) -> bool:
+        """True if the append went well, see ``acker.effects.perform_in_turn``."""
+        return self is Appended.DONE
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parcel:

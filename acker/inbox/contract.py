@@ -441,12 +441,17 @@ class Inboxes(Protocol):
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
     ) -> list[Effect[Appended]]:
-        """Prepare one append per parcel. Register the roots of the tuples first.
+        """Prepare one append per parcel. The roots of the tuples must be registered before it.
 
         ``number`` grows from call to call of one sender task, across its attempts too; a repeated
         call has the same number and the same parcels. Raises ValueError for two parcels with one
         target, or a parcel without chunks. A parcel that was FULL must be taken before the next
         part or number is sent to the same inbox; see ``next_parcels``.
+        """
+
+    def lacks(self, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
+        """Prepare a check before ``append``: False if this parcel, or a later one of the sender,
+        was appended to its inbox.
         """
 
     def close(self) -> None:

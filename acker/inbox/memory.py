@@ -195,8 +195,17 @@ class MemoryInboxes:
             LocalEffect(partial(self._append, run, sender, number, parcel)) for parcel in parcels
         ]
 
+    def lacks(self, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
+        return LocalEffect(partial(self._lacks, sender, (number, parcel.part), parcel.target))
+
     def close(self) -> None:
         pass
+
+    def _lacks(self, sender: Sender, place: tuple[int, int], target: int) -> bool:
+        with self._changed:
+            box = self._boxes.get(_places_of(target)[0])
+            known = None if box is None else box.senders.get(sender.task)
+            return known is None or (known.number, known.part) < place
 
     def _attended(self, run: str, task: int, attempt: int) -> Box | None:
         """Return the inbox if it belongs to this attempt. Hold the lock."""

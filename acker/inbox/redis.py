@@ -88,7 +88,7 @@ _DRAINED_AT_ONCE = 16
 # cluster have one of _TAGS hash tags.
 _NEIGHBOURS, _TAGS = 4, 64
 _PACKAGE = "tiercel.acker.inbox"
-_APPENDED = (Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL, Appended.STALE)
+_APPENDED = (Appended.STALE, Appended.DONE, Appended.REPEATED, Appended.DIFFERENT, Appended.FULL)
 _APPEND_WHEN_FULL = "append when full"
 _SEALED = b"sealed"
 T = TypeVar("T")
@@ -256,6 +256,12 @@ class RedisInboxes:
     ) -> list[Effect[Appended]]:
         check_append(number, parcels)
         return [self._appending(run, sender, number, parcel) for parcel in parcels]
+
+    def lacks(self, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
+        box = self._of(self._receiver(parcel.target, sender, number))
+        return box.call(
+            "lacks", (box.senders,), (sender.task, number, parcel.part), bool, "look at"
+        )
 
     def close(self) -> None:
         self._servers.close()

@@ -8,13 +8,15 @@
 --        then per group: its 3 high bytes; records of field (5) and XOR (8);
 --        records of field (5) and reason number (2)
 --        then the reasons: first the reason for a conflict, then reason 1, 2, …
--- Reply  0 fresh, 1 repeated, 2 conflicting, 3 stale; completed; failed; late
+-- Reply  0 fresh, 1 repeated, 2 conflicting, 3 stale; completed; failed; late. The last two verdicts
+--        come after false: calls that are made in turn end there.
 --
 -- Must never apply a slice twice, nor a slice of work that differs from the step's (its roots are
 -- failed), nor a slice of a stale attempt, step or run.
 
 local verdict = judge(KEYS[OWNERS + 1], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
-if verdict == REPEATED or verdict == STALE then return {verdict, 0, 0, 0} end
+if verdict == REPEATED then return {verdict, 0, 0, 0} end
+if verdict == STALE then return {false, verdict, 0, 0, 0} end
 local conflict, first_reason = verdict == CONFLICTING, 9 + 3 * ARGV[8]
 local completed, failed, late = 0, 0, 0
 
@@ -51,4 +53,5 @@ for group = 1, tonumber(ARGV[8]) do
   if #set > 0 then call('HSET', key, unpack(set)) end
 end
 append_outcomes()
+if conflict then return {false, verdict, completed, failed, late} end
 return {verdict, completed, failed, late}

@@ -6,7 +6,8 @@
 -- ARGV   3 the owner, 4 bytes   4 milliseconds that the receipt is kept
 --        5 milliseconds that the count is kept, '0': forever
 --        then per group: its 3 high bytes; records of field (5 bytes) and initial ack-val (8 bytes)
--- Reply  the roots that collide with another pending entry, 8 bytes each; the count
+-- Reply  the count; or false, the count, and the roots that collide with another pending entry, 8 bytes
+--        each: calls that are made in turn end there.
 --
 -- Must never XOR into an entry, nor overwrite one: a repeat of this call must change nothing.
 
@@ -53,4 +54,5 @@ if #without_receivers > 0 and redis.call('SET', KEYS[OWNERS + 1], '', 'NX', 'PX'
   tell(owner, 'a', '', table.concat(without_receivers))
   append_outcomes()
 end
-return {table.concat(collided), count}
+if #collided > 0 then return {false, count, table.concat(collided)} end
+return {count}

@@ -10,7 +10,7 @@ is if their URLs are equal (in a cluster: URL and hash tag).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from hashlib import sha1
@@ -193,8 +193,8 @@ class RedisServer:
                 replies[at] = reply
 
     def perform_in_turn(self, effects: Sequence[RedisEffect[Any]]) -> list[Any]:
-        """Make each call only if the one before replied 1, or if they are joined a table that is
-        not empty.
+        """Make each call only if the one before went well: its script replied 1, or a table that
+        does not begin with false; as read, the reply is true.
 
         Return the replies of the calls that were made.
 
@@ -204,7 +204,7 @@ class RedisServer:
         replies: list[Any] = []
         for together in _bounded(effects):
             replies += self._perform_joined(together)
-            if len(replies) < len(effects) and replies[-1] is not True:
+            if len(replies) < len(effects) and not replies[-1]:
                 break
         return replies
 
@@ -215,8 +215,7 @@ class RedisServer:
         return [effect.read(reply) for effect, reply in zip(effects, found, strict=False)]
 
     def followed(self, first: RedisEffect[T], then: Following[Any]) -> RedisEffect[T]:
-        """Join two scripts into one: ``then`` runs if ``first`` replies with a table that is not
-        empty.
+        """Join two scripts into one: ``then`` runs if ``first`` goes well, see ``perform_in_turn``.
 
         Return ``first`` alone if ``then`` is a call of another server.
         """
@@ -234,16 +233,23 @@ class RedisServer:
         return RedisEffect(self, joined.command, read, first.verb, joined.text)
 
     def _joined(self, effects: Sequence[RedisEffect[Any]]) -> RedisEffect[list[Any]]:
+        """Join calls of scripts into one call, which replies as many as were made."""
+        numbers: dict[str, int] = {}  # of the scripts, each of which the joined script has once
         keys: list[Any] = []
-        counts: list[int] = []
+        calls: list[int] = []
         args: list[Any] = []
         for effect in effects:
             own_keys, own_args = effect.words
-            counts += (len(own_keys), len(own_args))
+            number = numbers.setdefault(effect.text or "", len(numbers) + 1)
+            calls += (number, len(own_keys), len(own_args))
             keys += own_keys
             args += own_args
-        script = self._chain(tuple(effect.text or "" for effect in effects))
-        return script(keys, [*counts, *args], list, ", ".join(effect.verb for effect in effects))
+        script = self._chain(tuple(numbers))
+        verbs = ", ".join(dict.fromkeys(effect.verb for effect in effects))
+        joined = script(keys, [len(effects), *calls, *args], list, verbs)
+        if any(effect.when_full for effect in effects):
+            return replace(joined, when_full=lambda: self._joined([*map(_when_full, effects)]))
+        return joined
 
     def _chain(self, texts: tuple[str, ...]) -> RedisScript:
         """Prepare the script that joins these scripts, once."""
@@ -269,6 +275,10 @@ class RedisServer:
         if not self._checked:
             check_version(self._client)
             self._checked = True
+
+
+def _when_full(effect: RedisEffect[T]) -> RedisEffect[T]:
+    return effect if effect.when_full is None else effect.when_full()
 
 
 def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]]:
@@ -304,10 +314,10 @@ def in_turn(texts: Sequence[str]) -> str:
     It runs on a server that is out of memory only if all of these scripts do.
     """
     full = all(text.startswith(_ALSO_WHEN_FULL) for text in texts)
-    parts = [_ALSO_WHEN_FULL if full else "", "local calls = {}\n"]
+    parts = [_ALSO_WHEN_FULL if full else "", "local scripts = {}\n"]
     for number, text in enumerate(texts, start=1):
         body = text.partition("\n")[2] if text.startswith("#!") else text
-        parts.append(f"calls[{number}] = function(KEYS, ARGV)\n{body}\nend\n")
+        parts.append(f"scripts[{number}] = function(KEYS, ARGV)\n{body}\nend\n")
     return "".join([*parts, script_source("in_turn", package="tiercel.acker.redis")])
 
 

@@ -5,13 +5,13 @@ A commit has four stages:
 
 1. the inbox is sealed: it notes the tuples that the step covers, and the new snapshot, if any;
 2. the states of stateful bolts are written;
-3. emissions are appended to the inboxes of their targets, in parts if they are large, and the
-   trees are updated in the ledger;
+3. the trees are updated in the ledger, and emissions are appended to the inboxes of their targets,
+   in parts if they are large;
 4. the step is finished: the inbox forgets its tuples. This happens when the task takes new tuples,
    begins with its state, or commits the next step, whichever comes first.
 
-If all stores are on one server, stages 1 and 3 take one round trip. With a state, stages 1 and 2
-take one, which stage 3 shares if the step emits nothing.
+If all stores are on one server, stages 1 to 3 are one call. It ends at the first part that does not
+go well, such as an append to a full inbox; the rest is then made in calls of its own.
 
 If an attempt dies after stage 1, the next attempt repeats the step over exactly the same tuples.
 The seal has a digest of all effects. A repeat with a different digest sends nothing: some effects
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from tiercel.acker.effects import Effect, perform_all, perform_in_turn
+from tiercel.acker.effects import Effect, on_one_server, perform_all, perform_in_turn
 from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_left
 from tiercel.acker.inbox.contract import Covered, Inbox, Inboxes, Sender, StaleAttemptError
 from tiercel.acker.ledger import Applied, Ledger, Reply, Token, conflict_of, total
@@ -81,70 +81,55 @@ class Committer:
 
         Repeat the call if a store could not be reached. Raises StaleAttemptError, LostStepsError.
         """
-        step = covered.step
-        work = _work_of(done)
-        self.conflicted = bool(covered.work) and covered.work != work
-        first = self._finishing()
-        applying = self._applying(step, done)
-        first.append(self._inbox.seal(replace(covered, work=covered.work or work), done.snapshot))
-        if states is not None and states.begun:
-            writing = states.writing(done.updates, done.failures)
-            # Seal before writing: otherwise a successor could put other tuples into the step.
-            first += writing or ()
-            self.conflicted |= writing is None
-            if writing and len(applying) == 1 and not (self.conflicted or done.parcels):
-                reply = self._write_and_apply(step, first, applying[0])
-                states.written()
-                return reply
-            _check(perform_in_turn(first))
+        step, work, finishing = covered.step, _work_of(done), self._finishing()
+        writing = self._writing(done, states)
+        self.conflicted = writing is None or (bool(covered.work) and covered.work != work)
+        applying: Sequence[Effect[Reply]] = ()
+        parcels: Sequence[Parcel] = ()
+        if not self.conflicted:
+            parcels = next_parcels(done.parcels) if len(done.parcels) > 1 else done.parcels
+            applying = self._applying(step, done)
+        seal = self._inbox.seal(replace(covered, work=covered.work or work), done.snapshot)
+        appends = self._inboxes.append(self._run, self._sender, step, parcels) if parcels else []
+        # Seal before anything else: otherwise a successor could put other tuples into the step.
+        first = [*finishing, seal, *(writing or ())]
+        rest: list[Effect[Any]] = [*applying, *appends]
+        together = on_one_server([*first, *rest])
+        began = time.perf_counter_ns()
+        replies = perform_in_turn([*first, *rest] if together else first)
+        _check(replies[: len(first)])
+        made = replies[len(first) :] if together else perform_all(rest)
+        if len(made) < len(applying):
+            made += perform_all(applying[len(made) :])
+        self.took_ns = time.perf_counter_ns() - began
+        if states is not None:
             states.written()
-            first = []
-        if self.conflicted:
-            self._seal_conflict(step, first, done)
-            return None
-        return self._append_and_apply(step, first, done, applying)
+        self.unfinished = step
+        return self._concluded(step, done, made[: len(applying)], parcels, made[len(applying) :])
 
-    def _append_and_apply(
+    def _concluded(
         self,
         step: int,
-        first: Sequence[Effect[bool]],
         done: Done,
-        applying: Sequence[Effect[Reply]],
+        replies: Sequence[Reply],
+        parcels: Sequence[Parcel],
+        verdicts: Sequence[Appended],
     ) -> Reply | None:
-        """Append the emissions and update the trees, together with the ``first`` calls."""
-        parcels = next_parcels(done.parcels) if len(done.parcels) > 1 else done.parcels
-        appends = self._inboxes.append(self._run, self._sender, step, parcels) if parcels else []
-        if first and not _on_one_server([*first, *appends, *applying]):
-            _check(perform_all(first))
-            first = ()
-        began = time.perf_counter_ns()
-        replies = perform_all([*first, *appends, *applying])
-        self.took_ns = time.perf_counter_ns() - began
-        _check(replies[: len(first)])
-        at = len(first) + len(appends)
-        different = self._appended(step, done.parcels, parcels, replies[len(first) : at])
-        reply = self._total(replies[at:])
-        if different:
+        """Append the parcels that were not appended yet, and fail what is in conflict."""
+        if self.conflicted:
             self._conflict(done)
-        self.unfinished = step
+            return None
+        reply = self._total(replies)
+        if self._appended(step, done.parcels, parcels[: len(verdicts)], verdicts):
+            self._conflict(done)
         return reply
 
-    def _seal_conflict(self, step: int, first: Sequence[Effect[bool]], done: Done) -> None:
-        _check(perform_all(first))
-        self._conflict(done)
-        self.unfinished = step
-
-    def _write_and_apply(
-        self, step: int, first: Sequence[Effect[bool]], applying: Effect[Reply]
-    ) -> Reply | None:
-        """Seal a step, write its states and update its trees, in turn: nothing else leaves it."""
-        began = time.perf_counter_ns()
-        replies = perform_in_turn([*first, applying])
-        self.took_ns = time.perf_counter_ns() - began
-        _check(replies[: len(first)])
-        reply = self._total(replies[len(first) :])
-        self.unfinished = step
-        return reply
+    @staticmethod
+    def _writing(done: Done, states: TaskStates | None) -> Sequence[Effect[bool]] | None:
+        """Prepare the writes of states; None if an earlier attempt wrote others in this step."""
+        if states is None or not states.begun:
+            return ()
+        return states.writing(done.updates, done.failures)
 
     def begin(self, turn: Effect[StateTurn]) -> StateTurn:
         """Begin a turn of a state. Raises StaleAttemptError and the errors of the turn."""
@@ -238,8 +223,3 @@ def _work_of(done: Done) -> str:
 def _check(replies: Sequence[bool]) -> None:
     if not all(replies):
         raise StaleAttemptError("a newer attempt or run has taken over the inbox")
-
-
-def _on_one_server(effects: Sequence[Effect[Any]]) -> bool:
-    # Each store has its own ``pipeline`` object per server; they compare equal.
-    return len({getattr(effect, "pipeline", None) for effect in effects}) == 1

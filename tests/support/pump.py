@@ -50,7 +50,7 @@ def killed_after(effects: int) -> Iterator[None]:
     """Kill the process after this many of the calls around its steps; the block ends there.
 
     These calls are counted, in this order: begin with the state, seal, each write of a state, each
-    append, each call of the ledger, finish. The death may also fall between calls that are sent
+    call of the ledger, each append, finish. The death may also fall between calls that are sent
     together.
     """
     left = [effects]
@@ -63,10 +63,10 @@ def killed_after(effects: int) -> Iterator[None]:
     def some(batch: Sequence[Any], *, in_turn: bool = False) -> list[Any]:
         replies: list[Any] = []
         for effect in batch:
+            if in_turn and replies and not replies[-1]:
+                break
             spend()
             replies.append(effect.perform())
-            if in_turn and replies[-1] is not True:
-                break
         return replies
 
     take = MemoryInbox.take

@@ -6,7 +6,7 @@ import enum
 import logging
 from collections.abc import Sequence
 
-from tiercel.acker.effects import perform_all
+from tiercel.acker.effects import on_one_server, perform_all, perform_in_turn
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_left
 from tiercel.acker.inbox.contract import Inboxes, Sender
@@ -48,7 +48,7 @@ class BatchFate(enum.Enum):
 class Outbox:
     """Holds at most one batch until Redis has taken it. Runs on the spout's thread.
 
-    Roots are registered first: an outcome must never find its root unknown.
+    Roots are registered before their tuples leave: an outcome must never find its root unknown.
     """
 
     def __init__(
@@ -117,14 +117,16 @@ class Outbox:
         batch = self.held
         if batch is None or now < self._retry_at:
             return BatchFate.LATER
-        collided: list[int] = []
+        collided: Sequence[int] = ()
         try:
-            # Register only once: if the reply to an append was lost, the tree may already be
-            # complete, and a root registered again would stay pending forever.
+            if self._sender is None:
+                self._sender = self._inboxes.draw_sender()
             if batch.roots and not self._registered:
-                collided = self._ledger.register(self._owner, batch.roots, batch.ack_vals)
+                collided = self._register(batch, self._sender)
                 self._registered = not collided
-            fate = BatchFate.REFUSED if collided else self._append(now)
+            fate = BatchFate.REFUSED if collided else BatchFate.DONE
+            if self._parcels and not collided:
+                fate = self._append(now, self._sender)
         except RedisUnavailableError as error:
             outage.REDIS.begins("outbox", error)
             self._away = True
@@ -140,18 +142,42 @@ class Outbox:
             self._registered = False
         return fate
 
-    def _append(self, now: float) -> BatchFate:
+    def _register(self, batch: Emission, sender: Sender) -> Sequence[int]:
+        """Register the roots, and append in the same call if all of it is on one server; return the
+        roots that collide.
+
+        If the reply to such a call was lost, its tuples may have left, and their trees may be
+        complete: a root registered again would stay pending forever. So the call begins with the
+        question whether the first parcel has arrived.
+        """
+        owner, number = self._owner, self._number
+        if not self._parcels:  # no bolt subscribes to these tuples
+            return self._ledger.register(owner, batch.roots, batch.ack_vals)
+        parcels = next_parcels(self._parcels) if len(self._parcels) > 1 else self._parcels
+        registering = self._ledger.registering(owner, batch.roots, batch.ack_vals)
+        appends = self._inboxes.append(self._run, sender, number, parcels)
+        calls = [self._inboxes.lacks(sender, number, parcels[0]), *registering, *appends]
+        if not on_one_server(calls):
+            return self._ledger.register(owner, batch.roots, batch.ack_vals)
+        lacking, *replies = perform_in_turn(calls)
+        if lacking and not all(replies[: len(registering)]):
+            return self._ledger.register(owner, batch.roots, batch.ack_vals)
+        # The calls end at the first append with another verdict.
+        done = replies[len(registering) :].count(Appended.DONE)
+        if done == len(self._parcels):
+            self._parcels = ()
+        else:
+            self._parcels = parcels_left(self._parcels, parcels[:done], [Appended.DONE] * done)
+        return ()
+
+    def _append(self, now: float, sender: Sender) -> BatchFate:
         """Append the parcels that no inbox has taken yet.
 
         If an inbox is full, its parcel and all parcels after it are appended later.
         """
-        if self._sender is None:
-            self._sender = self._inboxes.draw_sender()
         while self._parcels:
             sent = next_parcels(self._parcels) if len(self._parcels) > 1 else self._parcels
-            verdicts = perform_all(
-                self._inboxes.append(self._run, self._sender, self._number, sent)
-            )
+            verdicts = perform_all(self._inboxes.append(self._run, sender, self._number, sent))
             if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
                 log.info(
                     "the run has changed: sent tuples are emitted again",

@@ -129,6 +129,21 @@ def test_a_repeated_append_is_recognised_also_after_its_entries_are_gone(inboxes
     assert take(inbox) == []
 
 
+def test_a_parcel_is_lacking_until_it_or_a_later_one_of_its_sender_was_appended(inboxes):
+    def lacking(number, part=0, sender=FIRST, target=ONE):
+        return inboxes.lacks(sender, number, parcel(b"a", part=part, target=target)).perform()
+
+    assert lacking(1)
+    assert put(inboxes, 3, parcel(b"a", part=1)) == [DONE]
+    inbox = opened(inboxes)
+    assert commit(inbox, 1, take(inbox))
+    found = {(n, part): lacking(n, part) for n in (2, 3, 4) for part in (0, 1, 2)}
+    assert [place for place, lacks in found.items() if lacks] == [(3, 2), (4, 0), (4, 1), (4, 2)]
+    assert lacking(1, sender=OTHER)
+    assert lacking(1, target=TWO)
+    assert lacking(1, target=GONE)
+
+
 @pytest.mark.parametrize("other", [(b"b",), (b"a", b""), (b"",)])
 def test_the_same_number_with_other_content_appends_nothing(inboxes, other):
     put(inboxes, 1, parcel(b"a"))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.ledgers import NOW, OTHER, ROOT, THIRD, A, B, C, failure, said, token, updates
 from tests.support.waiting import wait_until
+from tiercel.acker.effects import LocalEffect, perform_in_turn
 from tiercel.acker.ids import RootIds, mix_array
 from tiercel.acker.ledger import Applied, Census, Failure, Reply, Updates
 
@@ -81,6 +82,16 @@ def test_a_root_that_is_taken_collides_and_the_pending_entry_stays(ledger, feed,
 def test_one_root_twice_in_one_call_collides_with_itself(ledger):
     assert ledger.register(1, [ROOT, ROOT, OTHER, OTHER], [A, B, C, C]) == [ROOT]
     assert ledger.pending() == 2
+
+
+def test_registrations_that_leave_with_other_calls_end_them_if_a_root_is_taken(ledger):
+    made = []
+    after = LocalEffect(lambda: made.append("after") or True)
+    assert all(perform_in_turn([*ledger.registering(1, [ROOT, OTHER], [A, B]), after]))
+    assert all(perform_in_turn([*ledger.registering(1, [ROOT, OTHER], [A, B]), after]))
+    assert not all(perform_in_turn([*ledger.registering(2, [ROOT], [C]), after]))
+    assert not all(perform_in_turn([*ledger.registering(1, [3, 3], [B, C]), after]))
+    assert made == ["after"] * 2
 
 
 def test_a_root_that_nobody_receives_is_acked_at_once_and_only_once(ledger, feed):

@@ -457,8 +457,11 @@ def test_a_batch_that_collides_again_and_again_is_tried_at_the_pace_of_batches()
     class Collides(MemoryLedger):
         tries = 0
 
-        def register(self, owner, roots, ack_vals):
+        def registering(self, owner, roots, ack_vals):
             self.tries += 1
+            return super().registering(owner, roots, ack_vals)
+
+        def register(self, owner, roots, ack_vals):
             return list(roots[:1]) if self.tries < 5 else super().register(owner, roots, ack_vals)
 
     began = time.monotonic()
@@ -642,10 +645,14 @@ class Away(MemoryInboxes):
     tries = 0
 
     def append(self, run, sender, number, parcels):
+        effects = super().append(run, sender, number, parcels)
+        return [LocalEffect(lambda effect=effect: self._taken(effect)) for effect in effects]
+
+    def _taken(self, effect):
         if self.away:
             self.tries += 1
             raise RedisUnavailableError("away")
-        return super().append(run, sender, number, parcels)
+        return effect.perform()
 
 
 def test_what_is_emitted_again_while_redis_is_away_belongs_to_the_next_batch():
