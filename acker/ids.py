@@ -1,8 +1,9 @@
-"""Ids and keys: edge ids, root ids, keys of tuples, and hashes of values. Pure.
+"""Ids and keys: edge ids, root ids, keys of tuples, hashes of values, and ids of inboxes and lines.
+Pure.
 
-All use one 64-bit mix. Edge ids are derived, so that a repeated task repeats them; root ids are
-random, so that a replayed message never shares the ids of its earlier attempt. All ids are unsigned
-64-bit; array functions wrap silently, scalar ones by mask.
+All but the last use one 64-bit mix. Edge ids are derived, so that a repeated task repeats them;
+root ids are random, so that a replayed message never shares the ids of its earlier attempt. These
+ids are unsigned 64-bit; array functions wrap silently, scalar ones by mask.
 
 An effect that must take place once, however often the message is delivered, needs a *key*: an id
 that is the same at each delivery. It is derived, like an edge, from the identity of the message and
@@ -28,7 +29,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -64,6 +65,14 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 RUN_LENGTH = 96
 _RUNS = 1 << 16
 _LOW_BITS = 40
+
+# The ids of a task's extra tasks: its own plus a multiple of this number.
+EXTRA = 1_000_000
+# A line's id has a mark, the number of the bolt's tasks and the lowest task: it is above all tasks.
+_BITS = 24
+_TASK = (1 << _BITS) - 1
+_LINE = 1 << 2 * _BITS
+_RETURNED = _LINE << 1
 
 
 def mix(x: int) -> int:
@@ -343,3 +352,42 @@ def _said_together(parents: Keys, starts: NDArray[np.int64], anchored: NDArray[n
     for lane, digest in enumerate((high, low), start=1):
         together[anchored, lane] = np.where(contents, np.add.reduceat(digest, at), np.uint64(0))
     return together
+
+
+# -- inboxes and lines ----------------------------------------------------------------------------
+
+
+def line_of(tasks: Sequence[int]) -> int:
+    """Return the id of the line of these tasks, which are all tasks of a bolt, in order."""
+    return _LINE | len(tasks) << _BITS | tasks[0]
+
+
+@cache
+def is_line(target: int) -> bool:
+    """Return True for a line, False for the inbox of a task."""
+    return target >= _LINE
+
+
+def tasks_of(line: int) -> range:
+    """Return the tasks that take from a line."""
+    return range(line & _TASK, (line & _TASK) + (line >> _BITS & _TASK))
+
+
+def part_of_line(lowest: int) -> int:
+    """Return the id of the part of a line on one server, given the lowest task there."""
+    return _LINE | lowest
+
+
+def returned_to(part: int) -> int:
+    """Return the id of the inbox of tuples returned to a part, which are claimed first."""
+    return part ^ _LINE ^ _RETURNED
+
+
+def task_of(target: int) -> int:
+    """Return the task of an inbox (of an extra task: its base), or the lowest task of a line."""
+    return target & _TASK if is_line(target) else target % EXTRA
+
+
+def belongs_to(target: int, line: int) -> bool:
+    """Return True for a part of this line, and for the inbox of tuples returned to a part."""
+    return is_line(target) and task_of(target) in tasks_of(line)

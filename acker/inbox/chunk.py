@@ -14,7 +14,7 @@ import enum
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiercel.acker.errors import BadChunkError
-from tiercel.acker.ids import LANES, seed_array
+from tiercel.acker.ids import LANES, is_line, seed_array
 from tiercel.acker.inbox.contexts import Contexts, contexts_in, written_contexts
 
 Rows = NDArray[np.int64]  # row numbers
@@ -96,13 +96,6 @@ PARCEL_TUPLES = 10_000
 TOGETHER_BYTES = 4 * PARCEL_BYTES
 # Lua numbers are doubles: larger integers would be rounded.
 LARGEST = 2**53 - 1
-# The ids of a task's extra tasks: its own plus a multiple of this number.
-EXTRA = 1_000_000
-# A line's id has a mark, the number of the bolt's tasks and the lowest task: it is above all tasks.
-_BITS = 24
-_TASK = (1 << _BITS) - 1
-_LINE = 1 << 2 * _BITS
-_RETURNED = _LINE << 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -565,39 +558,3 @@ def check_append(number: int, parcels: Sequence[Parcel]) -> None:
         if not parcel.chunks or len(parcel.chunks) != len(parcel.tuples):
             counts = f"{len(parcel.chunks)} chunks with {len(parcel.tuples)} counts of tuples"
             raise ValueError(f"a parcel for the inbox of task {parcel.target} has {counts}")
-
-
-def line_of(tasks: Sequence[int]) -> int:
-    """Return the id of the line of these tasks, which are all tasks of a bolt, in order."""
-    return _LINE | len(tasks) << _BITS | tasks[0]
-
-
-@cache
-def is_line(target: int) -> bool:
-    """Return True for a line, False for the inbox of a task."""
-    return target >= _LINE
-
-
-def tasks_of(line: int) -> range:
-    """Return the tasks that take from a line."""
-    return range(line & _TASK, (line & _TASK) + (line >> _BITS & _TASK))
-
-
-def part_of_line(lowest: int) -> int:
-    """Return the id of the part of a line on one server, given the lowest task there."""
-    return _LINE | lowest
-
-
-def returned_to(part: int) -> int:
-    """Return the id of the inbox of tuples returned to a part, which are claimed first."""
-    return part ^ _LINE ^ _RETURNED
-
-
-def task_of(target: int) -> int:
-    """Return the task of an inbox (of an extra task: its base), or the lowest task of a line."""
-    return target & _TASK if is_line(target) else target % EXTRA
-
-
-def belongs_to(target: int, line: int) -> bool:
-    """Return True for a part of this line, and for the inbox of tuples returned to a part."""
-    return is_line(target) and task_of(target) in tasks_of(line)

@@ -58,7 +58,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from tiercel.acker.effects import Effect, Following
-from tiercel.acker.inbox.chunk import Appended, Parcel, is_line, task_of
+from tiercel.acker.ids import is_line, task_of
+from tiercel.acker.inbox.chunk import Appended, Parcel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,6 +208,22 @@ class OpenWindows:
     tuples: int
     # The watermark in microseconds since 1970; None: the task has none.
     watermark_us: int | None = None
+
+
+def text_of(windows: OpenWindows | None) -> str:
+    """Encode as ``NUMBER TUPLES [WATERMARK]``; None as an empty text."""
+    if windows is None:
+        return ""
+    at = "" if windows.watermark_us is None else f" {windows.watermark_us}"
+    return f"{windows.number} {windows.tuples}{at}"
+
+
+def windows_in(text: bytes | None) -> OpenWindows | None:
+    """Decode what ``text_of`` encoded."""
+    if not text:
+        return None
+    number, tuples, *at = map(int, text.split())
+    return OpenWindows(number=number, tuples=tuples, watermark_us=at[0] if at else None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,16 +11,8 @@ from functools import cache, partial
 from typing import Any
 
 from tiercel.acker.effects import Effect, Following, LocalEffect
-from tiercel.acker.inbox.chunk import (
-    Appended,
-    Parcel,
-    check_append,
-    is_line,
-    part_of_line,
-    returned_to,
-    task_of,
-    tasks_of,
-)
+from tiercel.acker.ids import is_line, part_of_line, returned_to, task_of, tasks_of
+from tiercel.acker.inbox.chunk import Appended, Parcel, check_append
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
@@ -196,16 +188,16 @@ class MemoryInboxes:
         ]
 
     def lacks(self, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
-        return LocalEffect(partial(self._lacks, sender, (number, parcel.part), parcel.target))
+        def look() -> bool:
+            with self._changed:
+                box = self._boxes.get(_places_of(parcel.target)[0])
+                known = None if box is None else box.senders.get(sender.task)
+            return known is None or (known.number, known.part) < (number, parcel.part)
+
+        return LocalEffect(look)
 
     def close(self) -> None:
         pass
-
-    def _lacks(self, sender: Sender, place: tuple[int, int], target: int) -> bool:
-        with self._changed:
-            box = self._boxes.get(_places_of(target)[0])
-            known = None if box is None else box.senders.get(sender.task)
-            return known is None or (known.number, known.part) < place
 
     def _attended(self, run: str, task: int, attempt: int) -> Box | None:
         """Return the inbox if it belongs to this attempt. Hold the lock."""

@@ -35,16 +35,8 @@ from zlib import crc32
 
 from tiercel.acker.effects import Effect, Following, perform_all
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.chunk import (
-    Appended,
-    Parcel,
-    check_append,
-    is_line,
-    part_of_line,
-    returned_to,
-    task_of,
-    tasks_of,
-)
+from tiercel.acker.ids import is_line, part_of_line, returned_to, task_of, tasks_of
+from tiercel.acker.inbox.chunk import Appended, Parcel, check_append
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
     DRAINED_TUPLES,
@@ -58,7 +50,6 @@ from tiercel.acker.inbox.contract import (
     Inboxes,
     InboxFigures,
     Opened,
-    OpenWindows,
     Rest,
     Sender,
     decode,
@@ -69,8 +60,10 @@ from tiercel.acker.inbox.contract import (
     name_of,
     stale,
     superseded,
+    text_of,
     unfinished,
     unsealed,
+    windows_in,
 )
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.scripts import (
@@ -234,7 +227,7 @@ class RedisInboxes:
             task = home[1]
             doing_ms = int(doing_s[task] * 1000) if task in doing_s else -1
             own = (held or {}).get(task, NOTHING_HELD)
-            more = (own.retrying, _packed(own.windows))
+            more = (own.retrying, text_of(own.windows))
             args = (run, attempts[task], doing_ms, place, *more)
             return box.call("beat", (box.meta,), args, int, "say that a process attends")
 
@@ -569,21 +562,6 @@ def _entry(position: bytes, tuples: bytes | int, payload: bytes, *more: bytes) -
     return Entry(position=position.decode(), tuples=count, payload=payload, first=first)
 
 
-def _packed(windows: OpenWindows | None) -> str:
-    """Encode as ``NUMBER TUPLES [WATERMARK]``; None as an empty text."""
-    if windows is None:
-        return ""
-    at = "" if windows.watermark_us is None else f" {windows.watermark_us}"
-    return f"{windows.number} {windows.tuples}{at}"
-
-
-def _unpacked(text: bytes | None) -> OpenWindows | None:
-    if not text:
-        return None
-    number, tuples, *at = map(int, text.split())
-    return OpenWindows(number=number, tuples=tuples, watermark_us=at[0] if at else None)
-
-
 def _figures(reply: Any) -> InboxFigures:
     run, tuples, size, attempts, seen_ms, oldest_ms, doing_ms, place, retrying, windows = reply
     return InboxFigures(
@@ -596,7 +574,7 @@ def _figures(reply: Any) -> InboxFigures:
         doing_s=None if doing_ms is None else doing_ms / 1000,
         place=(place or b"").decode(errors="replace"),
         retrying=retrying,
-        windows=_unpacked(windows),
+        windows=windows_in(windows),
     )
 
 

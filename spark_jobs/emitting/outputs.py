@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import NO_KEY, Keys, as_keys, child_keys
-from tiercel.acker.inbox.chunk import Rows, is_line
+from tiercel.acker.ids import NO_KEY, Keys, as_keys, child_keys, is_line
+from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.values.python_values import TEXTS, members_in
 from tiercel.queues.values.schema import Schema

@@ -13,7 +13,8 @@ from contextlib import suppress
 from functools import partial
 
 from tiercel.acker.errors import AckerError, BadChunkError, RedisUnavailableError
-from tiercel.acker.inbox.chunk import EXTRA, decode
+from tiercel.acker.ids import EXTRA
+from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.inbox.contract import (
     NOTHING_HELD,
     Covered,

@@ -18,7 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiercel.acker.errors import BadChunkError
-from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, Rows, belongs_to, decode
+from tiercel.acker.ids import belongs_to
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, Rows, decode
 from tiercel.acker.inbox.contract import Covered, Entry, Inboxes, Rest
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.streams import SYSTEM, SYSTEM_STREAMS, SYSTEM_TASK, TICK

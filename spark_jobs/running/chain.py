@@ -29,7 +29,8 @@ from functools import partial
 
 import numpy as np
 
-from tiercel.acker.inbox.chunk import EXTRA, Chunk, Route, task_of
+from tiercel.acker.ids import EXTRA, task_of
+from tiercel.acker.inbox.chunk import Chunk, Route
 from tiercel.acker.inbox.contract import Covered
 from tiercel.spark_jobs.emitting.fold import Departure, select
 from tiercel.spark_jobs.emitting.record import Record

@@ -15,7 +15,7 @@ from functools import cached_property
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
-from tiercel.acker.inbox.chunk import EXTRA, line_of, task_of
+from tiercel.acker.ids import EXTRA, line_of, task_of
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema

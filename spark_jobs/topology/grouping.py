@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import hash_values, hashed_values, mix, mix_array
-from tiercel.acker.inbox.chunk import Rows, line_of
+from tiercel.acker.ids import hash_values, hashed_values, line_of, mix, mix_array
+from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.values.python_values import TEXTS, python_values

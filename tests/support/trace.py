@@ -17,7 +17,7 @@ from tests.support.fake_broker import FakeChannel, FakeLink, Message
 from tests.support.pump import RUN, Pump
 from tests.support.spout_worker import MemoryWorker
 from tiercel import QueueSpout, Topology
-from tiercel.acker.inbox.chunk import task_of
+from tiercel.acker.ids import task_of
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import line_at
 from tiercel.workers.spout.admission import Admission

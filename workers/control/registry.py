@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
-from tiercel.acker.inbox.chunk import EXTRA, line_of
+from tiercel.acker.ids import EXTRA, line_of
 from tiercel.acker.layout import shard_prefix, topology_prefix
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.clients import connect

@@ -13,7 +13,7 @@ from contextlib import suppress
 from math import inf
 
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.chunk import EXTRA
+from tiercel.acker.ids import EXTRA
 from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.spark.executors import Executor, Readiness

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from tiercel.acker.inbox.chunk import is_line, line_of, task_of
+from tiercel.acker.ids import is_line, line_of, task_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of

@@ -14,17 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tiercel.acker.ids import NO_KEY, KeyOrigin, Keys, Said, as_keys, mix, mix_array
-from tiercel.acker.inbox.chunk import (
-    Chunk,
-    Lineage,
-    Parcel,
-    Route,
-    Rows,
-    encode_parts,
-    is_line,
-    parcels_of,
-)
+from tiercel.acker.ids import NO_KEY, KeyOrigin, Keys, Said, as_keys, is_line, mix, mix_array
+from tiercel.acker.inbox.chunk import Chunk, Lineage, Parcel, Route, Rows, encode_parts, parcels_of
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.message.identity import Identified, as_identity

@@ -25,7 +25,8 @@ from tests.support.inboxes import (
     take,
 )
 from tests.support.waiting import wait_until
-from tiercel.acker.inbox.chunk import Appended, belongs_to, is_line, line_of, tasks_of
+from tiercel.acker.ids import belongs_to, is_line, line_of, tasks_of
+from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import Bounds, Rest, StaleAttemptError, name_of
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.redis import RedisInboxes

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from tests.support.inboxes import FOUR, ONE, TWO, parcel, take
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import (
     Bounds,
     Covered,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.support.emitter import SpoutEmitter
 from tests.support.pump import Source
 from tiercel import BasicBolt, Config, OutputLimitError, TopologyBuilder
-from tiercel.acker.ids import edge, seed
-from tiercel.acker.inbox.chunk import PARCEL_BYTES, decode, line_of
+from tiercel.acker.ids import edge, line_of, seed
+from tiercel.acker.inbox.chunk import PARCEL_BYTES, decode
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 
 

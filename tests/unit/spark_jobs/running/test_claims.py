@@ -13,7 +13,7 @@ from tests.support.pump import Pump, Source
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInbox
 from tiercel.spark_jobs.errors import TurnAgainError

@@ -28,7 +28,7 @@ from tiercel import (
     Topology,
     TopologyBuilder,
 )
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.ids import line_of
 from tiercel.acker.ledger import Failure
 from tiercel.acker.limits import MemoryLimits
 from tiercel.spark_jobs.kinds.calls.flight import MOST_HELD_BACK

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.pump import Source
 from tiercel import BasicBolt, StatefulBolt, TopologyBuilder, WindowedBolt, tumbling
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.ids import line_of
 from tiercel.spark_jobs.running.chain import tasks_in_row
 from tiercel.spark_jobs.topology.bolt_settings import (
     extra_hosts,

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from tiercel import TopologyContext
-from tiercel.acker.ids import mix, seed
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.ids import line_of, mix, seed
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError, GroupingError
 from tiercel.spark_jobs.topology.grouping import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.pump import Source
 from tiercel import BasicBolt, Topology, TopologyBuilder, TopologyError
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.ids import line_of
 from tiercel.spark_jobs.topology.graph import (
     Subscription,
     behind,

@@ -14,7 +14,8 @@ from tests.support.inboxes import opened, parcel, put, take
 from tests.support.pump import Source
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.chunk import Appended, line_of
+from tiercel.acker.ids import line_of
+from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import LedgerSpec, Token

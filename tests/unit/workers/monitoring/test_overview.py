@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted, ErrorReport, bucket_of

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from tiercel import AsyncBolt, BasicBolt, BatchBolt, QueueSpout, TopologyBuilder
-from tiercel.acker.inbox.chunk import line_of
+from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import inboxes_of

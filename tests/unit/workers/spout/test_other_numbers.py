@@ -16,7 +16,8 @@ from tests.support.presences import MemoryPresences
 from tests.support.spout_worker import SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Spout, TopologyBuilder
-from tiercel.acker.inbox.chunk import belongs_to, decode, task_of
+from tiercel.acker.ids import belongs_to, task_of
+from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Token, Updates
