@@ -335,10 +335,11 @@ class RootUpdates:
         or a time differs between two attempts that did the same work.
         """
         failed = np.packbits(self.reasons >= 0).tobytes()
-        content = hashlib.blake2b(self.roots.astype("<u8").tobytes(), digest_size=16)
+        # As in ``Parcel``.
+        content = hashlib.sha1(self.roots.astype("<u8").tobytes(), usedforsecurity=False)
         content.update(self.xors.astype("<u8").tobytes())
         content.update(failed)
-        return content.digest()
+        return content.digest()[:16]
 
 
 def canonical(updates: Updates, failures: Sequence[Failure] = ()) -> RootUpdates:
