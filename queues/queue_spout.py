@@ -25,18 +25,25 @@ from tiercel.queues.values.schema import Schema
 
 def check_settings(queue: WorkQueue, prefetch: int, identity: str | Sequence[str] | None) -> None:
     """Raise ValueError for settings that would fail in a worker."""
-    if not queue.name or len(queue.dead.encode()) > 255:
-        raise ValueError(f"a queue needs a name of 1 to 250 bytes, not {queue.name[:50]!r}")
-    if not 1 <= prefetch <= 65535:
-        raise ValueError(f"prefetch must be 1 to 65535, not {prefetch}")
-    if queue.delivery_limit < 1:
-        raise ValueError(f"delivery_limit must be at least 1, not {queue.delivery_limit}")
+    name = queue.name
+    if not isinstance(name, str) or not name or len(queue.dead.encode()) > 255:
+        raise ValueError(f"a queue needs a name, a text of 1 to 250 bytes, not {name!r:.50}")
+    _check_whole("prefetch", prefetch, 65_535)
+    _check_whole("delivery_limit", queue.delivery_limit, 2**31 - 1)
+    if not isinstance(queue.retry, RetryPolicy):
+        why = f"retry must be a RetryPolicy, not {queue.retry!r:.50}"
+        raise ValueError(why)  # noqa: TRY004 - as for all settings
     if queue.bindings and not queue.declare:
         raise ValueError(
             "declare=False leaves the queue as it is, and bindings bind it: leave one out"
         )
     if identity is not None:
         identity_reader(identity)
+
+
+def _check_whole(name: str, number: object, most: int) -> None:
+    if type(number) is not int or not 1 <= number <= most:
+        raise ValueError(f"{name} must be a whole number from 1 to {most}, not {number!r:.50}")
 
 
 def refusal_of(error: Exception) -> str:

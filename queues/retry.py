@@ -30,6 +30,15 @@ class RetryPolicy:
     first: timedelta = timedelta(milliseconds=200)
     longest: timedelta = timedelta(seconds=10)
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a wait that is no timedelta, or negative."""
+        for name, wait in (("first", self.first), ("longest", self.longest)):
+            if not isinstance(wait, timedelta) or wait < timedelta(0):
+                raise ValueError(
+                    f"RetryPolicy needs a timedelta of at least 0 as {name}, such as "
+                    f"timedelta(seconds=1), not {wait!r:.50}"
+                )
+
 
 RetryPolicy.__init__ = refuse_typos(RetryPolicy.__init__)  # type: ignore[method-assign]
 DEFAULT_RETRY = RetryPolicy()

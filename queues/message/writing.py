@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
@@ -108,6 +109,8 @@ def _encoded(value: Any, depth: int) -> bytes:
         text = value.encode()
         return b"S" + _LENGTH.pack(len(text)) + text
     if isinstance(value, float):
+        if not isfinite(value):
+            raise TypeError("RabbitMQ takes only finite numbers")  # it closes the connection
         return b"d" + _DOUBLE.pack(value)  # pika does not write floats
     if isinstance(value, (Mapping, list, tuple)):
         if depth >= _DEEPEST:

@@ -78,6 +78,10 @@ _KIND_CHARACTERS = 60
 
 def columns_of(ddl: str) -> Sequence[Field]:
     """Parse the columns; raises SchemaError with the fault and the valid forms."""
+    if not isinstance(ddl, str):
+        raise SchemaError(
+            f'fields are a text in Spark DDL, such as "word string, n long", not {ddl!r:.50}'
+        )
     if len(ddl) > _MOST_CHARACTERS:
         raise SchemaError(
             f"the schema {ddl!r:.50}… has {len(ddl):,} characters; write at most "

@@ -29,6 +29,7 @@ from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.tracing.process import of_this_process
 
 # AMQP allows 255 bytes, and the dead-letter queue's suffix takes five of them.
+_LONGEST_PATIENCE_S = 24 * 3600
 _QUEUE_BYTES = 250
 _NAME_BYTES = 255
 _QUEUE = "name of a queue"
@@ -386,8 +387,11 @@ def _check_exchange_type(type_: Any, exchange: Any, *, declare: bool) -> None:
 
 
 def _check_patience(seconds: float) -> None:
-    if not seconds > 0:
-        raise TopologyError(f"QueueSink needs a patience_secs greater than 0, not {seconds!r:.50}")
+    if not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST_PATIENCE_S:
+        raise TopologyError(
+            f"QueueSink needs a patience_secs greater than 0, and of a day at most, not "
+            f"{seconds!r:.50}"
+        )
 
 
 def _check_body(body: Any, fields: Sequence[str]) -> None:

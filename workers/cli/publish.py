@@ -105,6 +105,8 @@ def _place_and_files(
         )
     if exchange is not None and not exchange:
         raise UsageError("--exchange needs a name; without it the first argument is a queue")
+    if queue is not None and not 1 <= len(queue.encode()) <= 250:
+        raise UsageError(f"a queue has a name of 1 to 250 bytes, not {queue!r:.50}")
     if not files:
         raise UsageError(f"nothing to publish to {queue}: name a file, or - for standard input")
     return queue, [Path(file) for file in files]

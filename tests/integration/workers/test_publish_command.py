@@ -110,6 +110,8 @@ def test_without_a_message_id_each_has_one_of_its_own(amqp_url, tiercel, exchang
         (["q", "f", "--routing-key", "k"], "--routing-key is for --exchange"),
         (["--exchange", "", "f"], "--exchange needs a name"),
         (["q"], "nothing to publish to q: name a file"),
+        (["", "-"], "a queue has a name of 1 to 250 bytes, not ''"),
+        (["q" * 251, "-"], "a queue has a name of 1 to 250 bytes, not 'qqq"),
         (["q", "f", "--header", "a"], "--header 'a' is not NAME=VALUE"),
         (["q", "f", "--header", "=a"], "--header: header '' cannot be the str 'a': a name has"),
         (["q", "f", "--header", "CC=a"], "--header: the header 'CC' is a list of routing keys"),

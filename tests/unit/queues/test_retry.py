@@ -34,6 +34,13 @@ def test_without_a_wait_it_goes_back_at_once():
     assert next_action(7, NO_WAIT, 20) == RequeueAfter(0)
 
 
+@pytest.mark.parametrize("wait", [1, 0.2, "1s", None, timedelta(seconds=-1)])
+@pytest.mark.parametrize("name", ["first", "longest"])
+def test_a_wait_that_is_no_time_is_refused_where_it_is_written(name, wait):
+    with pytest.raises(ValueError, match=f"timedelta of at least 0 as {name}"):
+        RetryPolicy(**{name: wait})
+
+
 @given(st.integers(0, 10**12))
 def test_no_count_overflows(count):
     assert 0 <= next_action(count, POLICY, 10**13).after_s <= 5
