@@ -478,7 +478,7 @@ class Parcel:
     digest: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Processors compute SHA-1 three times as fast as BLAKE2b, and nobody chooses these bytes.
+        # Processors compute SHA-1 faster than BLAKE2b; its weakness does not matter here.
         content = sha1(usedforsecurity=False)
         for chunk, tuples in zip(self.chunks, self.tuples, strict=False):
             content.update(b"%d %d " % (len(chunk), tuples))
