@@ -30,8 +30,9 @@ def check_settings(queue: WorkQueue, prefetch: int, identity: str | Sequence[str
         raise ValueError(f"a queue needs a name, a text of 1 to 250 bytes, not {name!r:.50}")
     _check_whole("prefetch", prefetch, 65_535)
     _check_whole("delivery_limit", queue.delivery_limit, 2**31 - 1)
-    if not isinstance(queue.retry, RetryPolicy):
-        why = f"retry must be a RetryPolicy, not {queue.retry!r:.50}"
+    retry: object = queue.retry
+    if not isinstance(retry, RetryPolicy):
+        why = f"retry must be a RetryPolicy, not {retry!r:.50}"
         raise ValueError(why)  # noqa: TRY004 - as for all settings
     if queue.bindings and not queue.declare:
         raise ValueError(

@@ -96,6 +96,16 @@ def check_windows(topology: Topology, id_: str, spec: BoltSpec) -> None:
         if bolt.timestamp_field:
             _check_timestamp(id_, bolt, subscription, schema.arrow)
         _check_late(id_, bolt, spec, subscription, schema.arrow)
+        lists = [
+            name
+            for name in _key_of(subscription)
+            if _is_keyed(bolt, spec) and pa.types.is_list(schema.arrow.field(name).type)
+        ]
+        if lists:
+            raise TopologyError(
+                f"bolt {id_!r} has windows by {lists[0]!r} of {stream_of(subscription)}, which is "
+                "an array: group by a field that is none, or set keyed = False"
+            )
         if bolt.keyed and not _key_of(subscription):
             raise TopologyError(
                 f"bolt {id_!r} is keyed, and {stream_of(subscription)} does not come by a fields "

@@ -507,6 +507,14 @@ def test_settings_that_are_not_for_windows_are_refused(config):
         builder.build()
 
 
+def test_windows_by_an_array_are_refused():
+    builder = TopologyBuilder("windows")
+    builder.set_spout("spout", Source(f"{FIELDS}, tags array<string>"))
+    builder.set_bolt("windows", Sums()).fields_grouping("spout", "key", "tags")
+    with pytest.raises(TopologyError, match=r"has windows by 'tags' of .*, which is an array"):
+        builder.build()
+
+
 class Deadly(Sums):
     """Kills its process if a window has tuple 13."""
 
