@@ -151,22 +151,22 @@ class Outbox:
         question whether the first parcel has arrived.
         """
         owner, number = self._owner, self._number
-        if not self._parcels:  # no bolt subscribes to these tuples
-            return self._ledger.register(owner, batch.roots, batch.ack_vals)
         parcels = next_parcels(self._parcels) if len(self._parcels) > 1 else self._parcels
         registering = self._ledger.registering(owner, batch.roots, batch.ack_vals)
-        appends = self._inboxes.append(self._run, sender, number, parcels)
-        calls = [self._inboxes.lacks(sender, number, parcels[0]), *registering, *appends]
-        if not on_one_server(calls):
-            return self._ledger.register(owner, batch.roots, batch.ack_vals)
-        lacking, *replies = perform_in_turn(calls)
+        appends = self._inboxes.append(self._run, sender, number, parcels) if parcels else []
+        lacks = [self._inboxes.lacks(sender, number, parcels[0])] if parcels else []
+        together = [*lacks, *registering, *appends]
+        if lacks and on_one_server(together):
+            lacking, *replies = perform_in_turn(together)
+        else:
+            lacking, replies = True, perform_all(registering)
         if lacking and not all(replies[: len(registering)]):
             return self._ledger.register(owner, batch.roots, batch.ack_vals)
         # The calls end at the first append with another verdict.
         done = replies[len(registering) :].count(Appended.DONE)
         if done == len(self._parcels):
             self._parcels = ()
-        else:
+        elif done:
             self._parcels = parcels_left(self._parcels, parcels[:done], [Appended.DONE] * done)
         return ()
 
