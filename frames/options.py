@@ -13,7 +13,7 @@ from tiercel.frames.errors import OptionError
 from tiercel.queues.broker.address import Address
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.limits import MAX_BODY_BYTES
-from tiercel.queues.retry import DELIVERY_LIMIT
+from tiercel.queues.retry import DELIVERY_LIMIT, QUEUE_BYTES, is_queue_name
 from tiercel.queues.values.formats import Format
 
 # A batch is in memory several times: in the reader, in the driver's JVM, in the tasks.
@@ -204,15 +204,11 @@ def _queues(text: str) -> tuple[str, ...]:
             names = json.loads(text)
         except ValueError as error:
             raise OptionError(f"queue begins as a JSON array, but is none: {error}") from error
-    if not isinstance(names, list) or not names or not all(_is_name(name) for name in names):
+    if not isinstance(names, list) or not names or not all(map(is_queue_name, names)):
         raise OptionError(
-            f"queue is a name of 1 to 250 bytes, or several with commas between, not {text[:50]!r}"
+            f"queue is a name of 1 to {QUEUE_BYTES} bytes, or several with commas between, not "
+            f"{text[:50]!r}"
         )
     if len(set(names)) != len(names):
         raise OptionError(f"queue names one queue twice: {text[:200]!r}")
     return tuple(names)
-
-
-def _is_name(name: object) -> bool:
-    # The name of the dead-letter queue adds ``.dead``.
-    return isinstance(name, str) and 1 <= len(name.encode()) <= 250

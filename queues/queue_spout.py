@@ -16,7 +16,13 @@ from tiercel.queues.limits import PREFETCH
 from tiercel.queues.message.identity import Identity, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.nouns import refuse_typos
-from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, RetryPolicy
+from tiercel.queues.retry import (
+    DEFAULT_RETRY,
+    DELIVERY_LIMIT,
+    QUEUE_BYTES,
+    RetryPolicy,
+    is_queue_name,
+)
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
 from tiercel.queues.values.formats import Decoder, Format, decoder_for
 from tiercel.queues.values.models import body_fields, model_decoder
@@ -25,9 +31,10 @@ from tiercel.queues.values.schema import Schema
 
 def check_settings(queue: WorkQueue, prefetch: int, identity: str | Sequence[str] | None) -> None:
     """Raise ValueError for settings that would fail in a worker."""
-    name = queue.name
-    if not isinstance(name, str) or not name or len(queue.dead.encode()) > 255:
-        raise ValueError(f"a queue needs a name, a text of 1 to 250 bytes, not {name!r:.50}")
+    if not is_queue_name(queue.name):
+        raise ValueError(
+            f"a queue needs a name, a text of 1 to {QUEUE_BYTES} bytes, not {queue.name!r:.50}"
+        )
     _check_whole("prefetch", prefetch, 65_535)
     _check_whole("delivery_limit", queue.delivery_limit, 2**31 - 1)
     retry: object = queue.retry
@@ -156,14 +163,14 @@ class QueueSpout(Spout):
         )
         self.properties = PropertyColumns.of(properties)
         self.body_fields = body_fields(fields, model, format)
+        self._model = model
+        self._format = format
+        self.decoder()
         self.output_fields = self.properties.after(self.body_fields)
         self.changing_fields = self.properties.changing
         self.identity = identity
-        self._model = model
-        self._format = format
         self._prefetch = prefetch
         check_settings(self._queue, prefetch, identity)
-        self.decoder()
         Schema.parse(self.output_fields)
 
     @property

@@ -1,4 +1,6 @@
-"""Decisions about messages that failed, as functions of their number of deliveries."""
+"""Decisions about messages that failed, as functions of their number of deliveries; and the names
+of queues and of their dead-letter queues.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,27 @@ from tiercel.queues.nouns import refuse_typos
 # Number of earlier failures, on a message out of a delay queue: to RabbitMQ it is a new message.
 FAILURES_HEADER = "x-tiercel-failures"
 
+_DEAD = ".dead"
+# Longest name of a queue that has a dead-letter queue: RabbitMQ takes 255 bytes.
+QUEUE_BYTES = 255 - len(_DEAD)
+
 # Number of failures after which the next one sends a message to the dead-letter queue.
 DELIVERY_LIMIT = 20
+
+
+def dead_letter_queue(name: str) -> str:
+    """Return the name of the queue for messages that cannot be processed."""
+    return f"{name}{_DEAD}"
+
+
+def work_queue(name: str) -> str:
+    """Return the queue whose dead letters are in the queue ``name``, or that queue itself."""
+    return name.removesuffix(_DEAD)
+
+
+def is_queue_name(name: object) -> bool:
+    """Return True for a name that a queue and its dead-letter queue can have."""
+    return isinstance(name, str) and 1 <= len(name.encode()) <= QUEUE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,13 @@ from tiercel.queues.errors import (
     ServerTooOldError,
 )
 from tiercel.queues.nouns import refuse_typos
-from tiercel.queues.retry import DEFAULT_RETRY, DELIVERY_LIMIT, BrokerLimit, RetryPolicy
+from tiercel.queues.retry import (
+    DEFAULT_RETRY,
+    DELIVERY_LIMIT,
+    BrokerLimit,
+    RetryPolicy,
+    dead_letter_queue,
+)
 
 _NAME_BYTES = 255
 _ACCESS_REFUSED = 403
@@ -210,7 +216,6 @@ log = logging.getLogger(__name__)
 
 # The first version with at-least-once dead-lettering.
 OLDEST_SERVER = (3, 10)
-_DEAD = ".dead"
 _RESOURCE_LOCKED = 405
 # From this version on a quorum queue has a delivery limit unless it is set to -1; before, it has
 # none and -1 is refused.
@@ -285,16 +290,6 @@ class Declared:
     consumer_timeout: ConsumerTimeout = field(default_factory=ConsumerTimeout)
     # As ``read_arguments`` returns them.
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
-
-
-def dead_letter_queue(name: str) -> str:
-    """Return the name of the queue for messages that cannot be processed."""
-    return f"{name}{_DEAD}"
-
-
-def work_queue(name: str) -> str:
-    """Return the queue whose dead letters are in the queue ``name``, or that queue itself."""
-    return name.removesuffix(_DEAD)
 
 
 def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> Declared:

@@ -12,9 +12,9 @@ from pika.exceptions import AMQPError
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connect, translated
-from tiercel.queues.broker.declare import dead_letter_queue
 from tiercel.queues.broker.management import ManagementSilentError, managed, read_alarms
 from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
+from tiercel.queues.retry import dead_letter_queue
 
 # Seconds between updates of RabbitMQ's statistics, by default.
 LAG_S = 5

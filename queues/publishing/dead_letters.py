@@ -20,7 +20,7 @@ from pika.exceptions import NackError, UnroutableError
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import connected, translated
-from tiercel.queues.broker.declare import check_server, dead_letter_queue
+from tiercel.queues.broker.declare import check_server
 from tiercel.queues.broker.frames import Headers
 from tiercel.queues.errors import PublishRefusedError, QueueMissingError, QueuesError
 from tiercel.queues.message.properties import (
@@ -37,7 +37,7 @@ from tiercel.queues.publishing.copies import (
     clean_headers,
     copy_properties,
 )
-from tiercel.queues.retry import FAILURES_HEADER
+from tiercel.queues.retry import FAILURES_HEADER, dead_letter_queue
 
 RETURNS = 3
 _PATIENCE_S = 15.0

@@ -33,7 +33,7 @@ from tiercel.queues.values.formats import (
     object_in,
 )
 from tiercel.queues.values.json_values import read_json
-from tiercel.queues.values.schema import Schema, columns_of
+from tiercel.queues.values.schema import Schema
 
 _FLAT: Mapping[Any, str] = {
     str: "string",
@@ -64,7 +64,6 @@ def body_fields(fields: str | None, model: type[Any] | None, format_: Format | N
     Raises SchemaError, and ValueError if both are given.
     """
     if model is None:
-        columns_of(fields or _DEFAULT_FIELDS)
         return fields or _DEFAULT_FIELDS
     if fields is not None or format_ not in (None, "json"):
         raise ValueError("a model takes the place of fields, and its bodies are JSON")

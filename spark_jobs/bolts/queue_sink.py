@@ -20,6 +20,7 @@ from tiercel.queues.errors import BadPropertyError, BrokerUnavailableError, Queu
 from tiercel.queues.message.writing import WRITTEN, OutgoingMessage, write_properties
 from tiercel.queues.nouns import did_you_mean
 from tiercel.queues.publishing.publisher import Publisher
+from tiercel.queues.retry import QUEUE_BYTES
 from tiercel.queues.values.formats import json_body, plain_body
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
@@ -30,7 +31,6 @@ from tiercel.spark_jobs.tracing.process import of_this_process
 
 # AMQP allows 255 bytes, and the dead-letter queue's suffix takes five of them.
 _LONGEST_PATIENCE_S = 24 * 3600
-_QUEUE_BYTES = 250
 _NAME_BYTES = 255
 _QUEUE = "name of a queue"
 _EXCHANGE = "name of an exchange"
@@ -110,7 +110,7 @@ class Envelope:
 
     def _place(self, tup: Tuple) -> tuple[str, str]:
         if self.exchange is None:
-            return "", _name(self.queue, tup, _QUEUE, 1, _QUEUE_BYTES)
+            return "", _name(self.queue, tup, _QUEUE, 1, QUEUE_BYTES)
         exchange = _name(self.exchange, tup, _EXCHANGE, 0, _NAME_BYTES)
         return exchange, _name(self._routing_key, tup, _KEY, 0, _NAME_BYTES)
 
@@ -139,7 +139,7 @@ def _check_place(queue: Any, exchange: Any, routing_key: Any) -> None:
             "QueueSink takes a routing key for an exchange only; a queue's routing key is its name"
         )
     for setting, what, least, most in (
-        (queue, _QUEUE, 1, _QUEUE_BYTES),
+        (queue, _QUEUE, 1, QUEUE_BYTES),
         (exchange, _EXCHANGE, 0, _NAME_BYTES),
         (routing_key, _KEY, 0, _NAME_BYTES),
     ):

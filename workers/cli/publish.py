@@ -23,6 +23,7 @@ from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.message.writing import OutgoingMessage, write_headers, write_properties
 from tiercel.queues.nouns import counted
 from tiercel.queues.publishing.publisher import Publisher
+from tiercel.queues.retry import QUEUE_BYTES, is_queue_name
 from tiercel.queues.values.json_values import read_json
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.errors import UsageError
@@ -105,8 +106,8 @@ def _place_and_files(
         )
     if exchange is not None and not exchange:
         raise UsageError("--exchange needs a name; without it the first argument is a queue")
-    if queue is not None and not 1 <= len(queue.encode()) <= 250:
-        raise UsageError(f"a queue has a name of 1 to 250 bytes, not {queue!r:.50}")
+    if queue is not None and not is_queue_name(queue):
+        raise UsageError(f"a queue has a name of 1 to {QUEUE_BYTES} bytes, not {queue!r:.50}")
     if not files:
         raise UsageError(f"nothing to publish to {queue}: name a file, or - for standard input")
     return queue, [Path(file) for file in files]

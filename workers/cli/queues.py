@@ -18,13 +18,13 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.nouns import counted
 from tiercel.queues.peek import Peeked, QueuedMessage, near_headers
 from tiercel.queues.peek import peek as read_first
 from tiercel.queues.publishing import dead_letters as letters
 from tiercel.queues.publishing.copies import REASON_HEADER
 from tiercel.queues.publishing.dead_letters import DeadLetter
+from tiercel.queues.retry import work_queue
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.cli.options import Amqp, Run, found_settings
 from tiercel.workers.control.steering import log_action, this_user

@@ -24,8 +24,8 @@ from rich.live import Live
 from tiercel.acker.metrics.contract import ErrorReport, KnownError, Window
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.queues import outage
-from tiercel.queues.broker.declare import work_queue
 from tiercel.queues.nouns import counted
+from tiercel.queues.retry import work_queue
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
 from tiercel.workers.config import Settings
