@@ -2,7 +2,7 @@
 
 Step 7 of docs/one-message.md, an ack-val of 0, is in lua/apply.lua.
 
-ids           edge ids, root ids, keys of tuples the same over all deliveries, hashes
+ids           edge ids, root ids, keys of tuples over all deliveries, hashes, inboxes, lines
 ledger        contract of the ledger and its feed; the work of a call in canonical form
 memory        the ledger in memory
 redis_ledger  the ledger in Redis

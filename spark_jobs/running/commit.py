@@ -71,7 +71,7 @@ class Committer:
         self._wait = wait
         # Number of the last step, until it is finished.
         self.unfinished: int | None = None
-        # Time of the last commit's round trips to the inboxes and the ledger.
+        # Time of the last commit's round trips.
         self.took_ns = 0
         # True if an earlier attempt at the last step did different work: its messages are failed.
         self.conflicted = False
@@ -115,7 +115,7 @@ class Committer:
         parcels: Sequence[Parcel],
         verdicts: Sequence[Appended],
     ) -> Reply | None:
-        """Append the parcels that were not appended yet, and fail what is in conflict."""
+        """Append the parcels that were not appended yet, and fail messages in conflict."""
         if self.conflicted:
             self._conflict(done)
             return None

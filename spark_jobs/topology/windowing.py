@@ -96,16 +96,8 @@ def check_windows(topology: Topology, id_: str, spec: BoltSpec) -> None:
         if bolt.timestamp_field:
             _check_timestamp(id_, bolt, subscription, schema.arrow)
         _check_late(id_, bolt, spec, subscription, schema.arrow)
-        lists = [
-            name
-            for name in _key_of(subscription)
-            if _is_keyed(bolt, spec) and pa.types.is_list(schema.arrow.field(name).type)
-        ]
-        if lists:
-            raise TopologyError(
-                f"bolt {id_!r} has windows by {lists[0]!r} of {stream_of(subscription)}, which is "
-                "an array: group by a field that is none, or set keyed = False"
-            )
+        if _is_keyed(bolt, spec):
+            _check_key(id_, subscription, schema.arrow)
         if bolt.keyed and not _key_of(subscription):
             raise TopologyError(
                 f"bolt {id_!r} is keyed, and {stream_of(subscription)} does not come by a fields "
@@ -118,6 +110,15 @@ def check_windows(topology: Topology, id_: str, spec: BoltSpec) -> None:
             f"{stream_of(spec.subscriptions[0])} and others from other streams: group all streams "
             "by equally many fields, or set keyed = False"
         )
+
+
+def _check_key(id_: str, subscription: Subscription, columns: pa.Schema) -> None:
+    for name in _key_of(subscription):
+        if pa.types.is_list(columns.field(name).type):
+            raise TopologyError(
+                f"bolt {id_!r} has windows by {name!r} of {stream_of(subscription)}, which is an "
+                "array: group by a field that is none, or set keyed = False"
+            )
 
 
 def _check_kind(id_: str, bolt: WindowedBolt, spec: BoltSpec) -> None:

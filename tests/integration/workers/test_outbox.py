@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -85,19 +86,9 @@ def bench(request):
     url = request.getfixturevalue("redis_url")
     elsewhere = url if request.param == "one server" else f"{url.rpartition('/')[0]}/1"
     with ExitStack() as exits:
-        ledger = exits.enter_context(closing(open_ledger(replaced(spec, url))))
-        inboxes = exits.enter_context(closing(open_inboxes(replaced(spec, elsewhere))))
+        ledger = exits.enter_context(closing(open_ledger(replace(spec, urls=(url,)))))
+        inboxes = exits.enter_context(closing(open_inboxes(replace(spec, urls=(elsewhere,)))))
         yield Bench(ledger, inboxes)
-
-
-def replaced(spec, url):
-    return LedgerSpec(
-        topology=spec.topology,
-        urls=(url,),
-        shards=1,
-        owners=1,
-        message_timeout=spec.message_timeout,
-    )
 
 
 def test_a_batch_is_in_the_ledger_and_in_all_inboxes(bench):
