@@ -9,7 +9,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -79,8 +79,9 @@ class ReadingSession:
         self._ended = False
         # Number of messages read by this reader and the readers before it.
         self._messages = 0
-        # Number of messages still to be read; None: unlimited.
-        self._left: int | None = None
+        # Number of messages still to be read from each queue; None: unlimited. One number for all
+        # queues would be used up by new messages of a busy queue.
+        self._left: list[int] | None = None
         self._taker = Taker(options)
         self._taker.start()
         self._post = Post(self.id, self._on_word)
@@ -110,10 +111,10 @@ class ReadingSession:
         bound = most or self._options.max_messages
         rested = self._taker.wake()
         if self._left is not None:
-            taken = self._wait_for(min(bound, self._left))
+            taken = self._wait_for(min(bound, sum(self._left)), within=self._left)
         elif self._is_first:
             # The consumers have just started, and the next trigger may be an hour away.
-            taken = self._wait_for(min(bound, self._taker.ready_at_start), _FIRST_S)
+            taken = self._wait_for(min(bound, sum(self._taker.ready_at_start)), _FIRST_S)
         elif rested:
             taken = self._wait_for(bound, _FIRST_S)
         else:
@@ -122,11 +123,13 @@ class ReadingSession:
         count = sum(map(len, taken))
         if not count:
             if self._left is not None:
-                self._left = 0
+                self._left = [0] * len(self._left)
             return start
         self._messages += count
         if self._left is not None:
-            self._left -= sum(_counts(each) for those in taken for each in those)
+            self._left = [
+                left - sum(map(_counts, new)) for left, new in zip(self._left, taken, strict=True)
+            ]
         self._add(taken)
         return ReadOffset(self.id, self._messages)
 
@@ -198,9 +201,13 @@ class ReadingSession:
             pieces += cut(columned.rows, self._options.partitions)
         self._batches.add(self._messages, taken, pieces)
 
-    def _wait_for(self, most: int, patience_s: float = math.inf) -> list[list[Delivery]]:
+    def _wait_for(
+        self, most: int, patience_s: float = math.inf, within: Sequence[int] | None = None
+    ) -> list[list[Delivery]]:
         """Wait for this many messages and take them; fewer if there are no more. Waits at most
         ``patience_s`` if the broker is away, or messages do not arrive.
+
+        ``within`` bounds their number for each queue; None: for none.
         """
         taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
         count = 0
@@ -208,11 +215,13 @@ class ReadingSession:
         was_empty = warned = False
         began = moved = time.monotonic()
         while count < most and size < self._options.max_bytes:
-            found = self._taker.take(most - count, self._options.max_bytes - size)
+            found = self._taker.take(most - count, self._options.max_bytes - size, within)
             if any(found):
                 count += sum(map(len, found))
-                size += sum(each.size for those in found for each in those)
-                taken = [have + more for have, more in zip(taken, found, strict=True)]
+                size += sum(each.size for new in found for each in new)
+                taken = [have + new for have, new in zip(taken, found, strict=True)]
+                if within is not None:
+                    within = [left - len(new) for left, new in zip(within, found, strict=True)]
                 moved = time.monotonic()
             elif count:
                 if time.monotonic() - moved > _PAUSE_S:
@@ -223,7 +232,9 @@ class ReadingSession:
                 # The last messages of an empty queue may have been in flight to this reader.
                 if was_empty:
                     break
-                was_empty = self._taker.is_empty()
+                was_empty = self._taker.are_empty(
+                    [place for place in range(len(taken)) if within is None or within[place] > 0]
+                )
                 moved = time.monotonic()
                 if not was_empty and not warned and moved - began > _FIRST_S:
                     warned = True

@@ -158,8 +158,8 @@ class Taker:
         self._options = options
         self._arrived = threading.Event()
         self._consumers: list[Consumer] = []
-        # Number of messages that waited in the queues before this reader took any.
-        self.ready_at_start = 0
+        # Number of messages that waited in each queue before this reader took any.
+        self.ready_at_start: list[int] = []
         # Average size of the last messages, which keeps a turn from being much too large.
         self._mean = float(MAX_BODY_BYTES)
         self._resting = threading.Lock()
@@ -202,25 +202,30 @@ class Taker:
             if (refusal := consumer.error()) is not None:
                 raise refusal
 
-    def is_empty(self) -> bool:
-        """Return True if no message waits in the queues, by the broker's count; False if it is
-        away.
+    def are_empty(self, places: Iterable[int]) -> bool:
+        """Return True if no message waits in the queues at these places, by the broker's count;
+        False if the broker is away.
 
         Raises QueuesError when an operator must act.
         """
         try:
-            return not self._ready()
+            ready = self._ready()
         except BrokerUnavailableError:
             return False
+        return not any(ready[place] for place in places)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a message may have arrived."""
         self._arrived.wait(timeout_s)
         self._arrived.clear()
 
-    def take(self, most: int, most_bytes: int) -> list[list[Delivery]]:
+    def take(
+        self, most: int, most_bytes: int, within: Sequence[int] | None = None
+    ) -> list[list[Delivery]]:
         """Take the next messages of each queue that have arrived, of hardly more bytes than
         ``most_bytes``.
+
+        ``within`` bounds their number for each queue; None: for none.
         """
         self.wake()
         taken: list[list[Delivery]] = [[] for _ in self._consumers]
@@ -230,7 +235,9 @@ class Taker:
         while open_places and count < most and size < most_bytes:
             for place in sorted(open_places):
                 turn = min(_TURN, most - count, max(1, int((most_bytes - size) / self._mean)))
-                found = self._consumers[place].get(turn)
+                if within is not None:
+                    turn = min(turn, within[place] - len(taken[place]))
+                found = self._consumers[place].get(turn) if turn > 0 else []
                 if not found:
                     open_places.discard(place)
                     continue
@@ -283,8 +290,8 @@ class Taker:
                     for consumer in self._consumers:
                         consumer.pause()
 
-    def _ready(self) -> int:
-        return sum(depth.ready for depth in depths(self._options.url, self.queues))
+    def _ready(self) -> list[int]:
+        return [depth.ready for depth in depths(self._options.url, self.queues)]
 
     def _consumer(self, queue: str) -> Consumer:
         settings = ConsumerSettings(

@@ -222,13 +222,38 @@ def test_what_is_available_now_ends_after_a_restart_too(amqp_url, queue, make, m
 def test_what_is_available_now_ends_though_another_consumer_takes_it(amqp_url, queue, make):
     put(amqp_url, queue, *[b"%d" % number for number in range(10)])
     wait_ready(amqp_url, queue, 10)
-    reader = make()
+    # So few are on their way to this reader that the other consumer finds some.
+    reader = make(maxMessagesPerTrigger="2")
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     take_all(amqp_url, queue)
     while (end := reader.latestOffset(start, None)) != start:
         start = end
     assert start["messages"] < 10
+
+
+def test_what_is_available_now_of_a_calm_queue_is_read_beside_a_busy_one(
+    amqp_url, queue, make, monkeypatch
+):
+    """New messages of one queue do not count as messages that waited in another one."""
+    monkeypatch.setattr("tiercel.frames.session._PAUSE_S", 1.0)
+    busy = unique("busy")
+    new_queue(amqp_url, busy)
+    put(amqp_url, queue, *[b"old" for _ in range(30)])
+    put(amqp_url, busy, *[b"old" for _ in range(2)])
+    wait_ready(amqp_url, queue, 30)
+    wait_ready(amqp_url, busy, 2)
+    reader = make(queue=f"{busy},{queue}", maxMessagesPerTrigger="8")
+    reader.prepareForTriggerAvailableNow()
+    put(amqp_url, busy, *[b"new" for _ in range(40)])
+    found = []
+    start = reader.initialOffset()
+    while (end := reader.latestOffset(start, None)) != start:
+        found += bodies_between(reader, start, end)
+        start = end
+    assert found == [b"old"] * 32
+    reader.stop()
+    wait_ready(amqp_url, busy, 40)
 
 
 @pytest.mark.rest
