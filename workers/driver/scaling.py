@@ -90,7 +90,7 @@ class Scaler:
 
     * Up at once if messages wait and the need is more than a tenth above what was wanted: to at
       most twice as many executors, or four more, per five seconds.
-    * Down to the largest need of the last half of the target time, or of the work of one message,
+    * Down to the largest need of the last target time, or of the work of one message if longer,
       plus a tenth.
     * Never above the slots that can work at once, and never outside the operator's range.
 
