@@ -205,23 +205,22 @@ class ReadingSession:
         self, most: int, patience_s: float = math.inf, within: Sequence[int] | None = None
     ) -> list[list[Delivery]]:
         """Wait for this many messages and take them; fewer if there are no more. Waits at most
-        ``patience_s`` if the broker is away, or messages do not arrive.
-
-        ``within`` bounds their number for each queue; None: for none.
+        ``patience_s`` if the broker is away, or messages do not arrive. ``within`` bounds their
+        number for each queue.
         """
-        taken: list[list[Delivery]] = [[] for _ in self._taker.queues]
-        count = 0
-        size = 0
+        left = list(within or [most] * len(self._taker.queues))
+        taken: list[list[Delivery]] = [[] for _ in left]
+        count = size = 0
         was_empty = warned = False
         began = moved = time.monotonic()
         while count < most and size < self._options.max_bytes:
-            found = self._taker.take(most - count, self._options.max_bytes - size, within)
+            found = self._taker.take(most - count, self._options.max_bytes - size, left)
             if any(found):
-                count += sum(map(len, found))
-                size += sum(each.size for new in found for each in new)
-                taken = [have + new for have, new in zip(taken, found, strict=True)]
-                if within is not None:
-                    within = [left - len(new) for left, new in zip(within, found, strict=True)]
+                for place, new in enumerate(found):
+                    taken[place] += new
+                    left[place] -= len(new)
+                    count += len(new)
+                    size += sum(each.size for each in new)
                 moved = time.monotonic()
             elif count:
                 if time.monotonic() - moved > _PAUSE_S:
@@ -232,9 +231,7 @@ class ReadingSession:
                 # The last messages of an empty queue may have been in flight to this reader.
                 if was_empty:
                     break
-                was_empty = self._taker.are_empty(
-                    [place for place in range(len(taken)) if within is None or within[place] > 0]
-                )
+                was_empty = self._taker.are_empty([at for at, more in enumerate(left) if more > 0])
                 moved = time.monotonic()
                 if not was_empty and not warned and moved - began > _FIRST_S:
                     warned = True

@@ -12,7 +12,6 @@ import re
 import sys
 import sysconfig
 import traceback
-from asyncio import CancelledError
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +34,8 @@ _COLLECTORS = (
 )
 _REMOTE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 _INSTALLED = {"site-packages", "dist-packages"}
+# What ends the process although a bolt's code raised it.
+_STOPS = (KeyboardInterrupt, GeneratorExit)
 _STANDARD = tuple(
     f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
@@ -143,8 +144,17 @@ def _shown(file: str, module: str) -> str:
     return f"{path.parent.name}/{path.name}" if in_package else path.name
 
 
-# Exceptions that end a bolt's call but not the Spark task. A library's ``sys.exit`` is one of them.
-RAISED = (Exception, SystemExit, CancelledError)
+def raised() -> tuple[type[BaseException], ...]:
+    """Return the type of the exception that is being handled, if it ends a call of a bolt but not
+    its Spark task; for ``except raised()`` around the user's code.
+
+    Python evaluates the expression when an exception comes. All types belong to it but for
+    KeyboardInterrupt and GeneratorExit: a library's ``sys.exit``, a panic of a Rust extension and
+    ``gevent.Timeout`` are no ``Exception``, and a process that ended with one would be restarted
+    for the same tuple again and again.
+    """
+    error = sys.exc_info()[1]
+    return () if error is None or isinstance(error, _STOPS) else (type(error),)
 
 
 def reason_of(error: object) -> str:
@@ -154,7 +164,7 @@ def reason_of(error: object) -> str:
     """
     try:
         text = one_line(str(error))
-    except RAISED:  # from a user's __str__
+    except raised():  # from a user's __str__
         text = "its message cannot be read"
     if not isinstance(error, BaseException):
         return text

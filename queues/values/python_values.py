@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 # Raised by the function that `decimal_for` returns, for a value that the column cannot hold.
 MISFITS = (TypeError, ValueError, ArithmeticError)
@@ -80,6 +81,22 @@ def python_value(column: pa.Array, row: int) -> Any:
     """Return one value of a column as it is in tuples."""
     value = column[row].as_py()
     return dict(value) if type(value) is list and column.type == TEXTS else value
+
+
+def is_in_pythons_years(column: pa.Array) -> bool:
+    """Return True unless a date or time in the column is outside the years 1 to 9999, which Arrow
+    accepts and Python cannot read.
+    """
+    while pa.types.is_list(column.type):
+        column = column.flatten()
+    if pa.types.is_struct(column.type):
+        return all(map(is_in_pythons_years, column.flatten()))
+    if pa.types.is_temporal(column.type):
+        try:
+            pc.min_max(column).as_py()
+        except (ValueError, OverflowError):
+            return False
+    return True
 
 
 # Converts a value to one that Arrow accepts unchanged, or raises an error in UNFIT; None if Arrow
@@ -163,7 +180,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _is_moment(value: Any) -> bool:
-    return type(value) is datetime
+    return type(value) is datetime and MINYEAR < value.year < MAXYEAR
 
 
 # Tests for values that Arrow accepts, in a tenth of the time that Arrow's own check takes, which

@@ -39,6 +39,7 @@ from tiercel.queues.values.python_values import (
     exactly_items,
     exactly_members,
     holds,
+    is_in_pythons_years,
     members_in,
 )
 
@@ -301,9 +302,12 @@ class Field:
     def array(self, column: Sequence[Any]) -> pa.Array:
         """Convert the values for Arrow, which would change some silently; raises one of UNFIT."""
         convert = self.conversion
-        return pa.array(
+        array = pa.array(
             column if convert is None else [convert(value) for value in column], self.arrow
         )
+        if self._has_times and not is_in_pythons_years(array):
+            raise ValueError("not within the years 1 to 9999")
+        return array
 
     @cached_property
     def conversion(self) -> Convert:
@@ -318,6 +322,10 @@ class Field:
         if self.inner:
             return exactly_items(self.inner[0].arrow, self.inner[0].conversion)
         return exactly(self.arrow)
+
+    @cached_property
+    def _has_times(self) -> bool:
+        return holds(self.arrow, pa.types.is_temporal)
 
     @cached_property
     def _surely(self) -> Callable[[Any], bool] | None:

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiercel.spark_jobs.reasons import RAISED, reason_given, reason_of
+from tiercel.spark_jobs.reasons import raised, reason_given, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -138,9 +138,9 @@ def again_after(error: BaseException | str, retry: RetriedErrors | None) -> TryA
         return None
     try:
         return TryAgain(error) if retry.takes(error) else None
-    except RAISED as raised:
+    except raised() as again:
         log.warning(
             "a tuple is not retried: its Retry raised %s for %s",
-            reason_of(raised), reason_of(error), extra={"event": "retry_failed"},
+            reason_of(again), reason_of(error), extra={"event": "retry_failed"},
         )  # fmt: skip
         return None

@@ -16,7 +16,7 @@ from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import ACKED, OPEN, Tuple
 from tiercel.spark_jobs.emitting.record import OutputRecorder, Record
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError
-from tiercel.spark_jobs.reasons import RAISED, reason_given
+from tiercel.spark_jobs.reasons import raised, reason_given
 
 _ENDED_MEANWHILE = "an answer from a thread names a tuple that was acked or has failed meanwhile"
 
@@ -99,7 +99,7 @@ class Answers:
                         answer(collector)
                     elif is_open:
                         raise AlreadyAckedError(_ENDED_MEANWHILE)
-                except RAISED as error:
+                except raised() as error:
                     reason, verdict = record.blame(error)
                     for tup in is_open:
                         record.fail(tup, reason, verdict)

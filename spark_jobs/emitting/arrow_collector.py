@@ -15,6 +15,7 @@ from tiercel.acker.ids import KEY_BYTES, Keys, lanes_of, mix_array
 from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.nouns import with_article
+from tiercel.queues.values.python_values import is_in_pythons_years
 from tiercel.queues.values.schema import Field, Schema
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
@@ -331,7 +332,11 @@ def _column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Array:
                 f"field {field.name!r} is {with_article(field.type)}, the column is {array.type}: "
                 f"{one_line(str(error))}"
             ) from error
-    _check_dates(array, field)
+    if not is_in_pythons_years(array):
+        raise BadValuesError(
+            f"field {field.name!r} is {with_article(field.type)}, and a value is not within the "
+            "years 1 to 9999"
+        )
     return array
 
 
@@ -364,25 +369,6 @@ def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
         )
     whole_to_floating = pa.types.is_integer(given) and pa.types.is_floating(wanted)
     return whole_to_floating or any(kind(given) and kind(wanted) for kind in _KINDS)
-
-
-def _check_dates(array: pa.Array, field: Field) -> None:
-    """Raise BadValuesError for a date or time outside Python's years, which Arrow allows."""
-    while pa.types.is_list(array.type):
-        array = array.flatten()
-    if pa.types.is_struct(array.type):
-        for member in array.flatten():
-            _check_dates(member, field)
-    if not pa.types.is_temporal(array.type):
-        return
-    ends = pc.min_max(array)
-    try:
-        ends.as_py()
-    except (ValueError, OverflowError):
-        raise BadValuesError(
-            f"field {field.name!r} is {with_article(field.type)}, and a value is not within the "
-            "years 1 to 9999"
-        ) from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

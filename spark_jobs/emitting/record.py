@@ -42,7 +42,7 @@ from tiercel.spark_jobs.errors import (
     OutputLimitError,
     TupleError,
 )
-from tiercel.spark_jobs.reasons import RAISED, reason_at, reason_given, reason_in
+from tiercel.spark_jobs.reasons import raised, reason_at, reason_given, reason_in
 
 _MASK = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15
@@ -230,7 +230,7 @@ class Record:
         self.call()
         try:
             flush()
-        except RAISED as error:
+        except raised() as error:
             self.abort(*self.blame(error, "flush"))
             return False
         return True

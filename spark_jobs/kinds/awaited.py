@@ -27,7 +27,7 @@ from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.bolts.verdicts import TryAgain
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import raised, reason_of
 from tiercel.spark_jobs.running.backlog import OpenEntry
 from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Subscription, Topology
@@ -211,10 +211,10 @@ class RetryDecisions:
     ) -> float | None:
         try:
             return retry.next_wait_s(error, attempts, waited_s)
-        except RAISED as raised:
+        except raised() as again:
             log.warning(
                 "%s: a tuple is not retried: the wait of its Retry raised %s for %s",
-                self._record.component, reason_of(raised), reason_of(error),
+                self._record.component, reason_of(again), reason_of(error),
                 extra={"event": "retry_failed"},
             )  # fmt: skip
             return None

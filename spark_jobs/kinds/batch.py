@@ -20,7 +20,7 @@ from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import OutputRecorder, Record, Recorder
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, OutputLimitError
 from tiercel.spark_jobs.kinds.plain import by_halves
-from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.reasons import raised
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.step import Execution, Slices, Step
@@ -91,7 +91,7 @@ class _Calls:
             # Perhaps no single tuple is to blame: each half emits less.
             for half in batch.halves():
                 self.execute(half)
-        except RAISED as error:
+        except raised() as error:
             self._refuse(batch, error)
 
     def _call(self, batch: Batch) -> None:

@@ -29,7 +29,7 @@ from tiercel.spark_jobs.kinds.calls.flight import Flight
 from tiercel.spark_jobs.kinds.lines import line_of
 from tiercel.spark_jobs.kinds.plain import BASIC, execute_basic
 from tiercel.spark_jobs.kinds.task_order import OrderGate
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import raised, reason_of
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import OpenEntry, waiting_roots
@@ -467,7 +467,7 @@ class CallingCopy(WorkingCopy):
         if not isinstance(self._playback, Playback):
             try:
                 self._playback = self._prepared()
-            except RAISED as error:
+            except raised() as error:
                 self._playback = error
         return self._playback
 
@@ -494,7 +494,7 @@ class CallingCopy(WorkingCopy):
             return
         try:
             self._caller.do(playback.bolt.cleanup)
-        except RAISED as error:
+        except raised() as error:
             log.warning(
                 "%s[%d]: cleanup raised %s", self.component, self._task, reason_of(error),
                 extra={"event": "bolt_cleanup_failed"},

@@ -21,7 +21,7 @@ from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
 from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import BasicRecord, BasicRecorder, Record
-from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.reasons import raised
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import ASK_S, Execution, Step
 
@@ -93,7 +93,7 @@ def _call_each(
         collector.current = record.doing = tup
         try:
             execute(tup, collector)
-        except RAISED as error:
+        except raised() as error:
             _fail(tup, error, record)
             returned_s += now - since
             since = clock()
@@ -137,7 +137,7 @@ def _execute_rich(bolt: Bolt, step: Step) -> bool:
         tup.began_ns = time.time_ns()
         try:
             execute(tup, output)
-        except RAISED as error:
+        except raised() as error:
             _fail(tup, error, record)
     if slices is not None:
         slices.may()
@@ -188,7 +188,7 @@ def by_halves(
     """
     try:
         call(part)
-    except RAISED as error:
+    except raised() as error:
         if len(part) == 1 or isinstance(error, RetryLater):
             refuse(part, error)
             return

@@ -26,7 +26,7 @@ from tiercel.spark_jobs.bolts.windowed_bolt import StepBolt
 from tiercel.spark_jobs.emitting.answers import Answers
 from tiercel.spark_jobs.emitting.fold import join_lineages, select
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import raised, reason_of
 from tiercel.spark_jobs.topology.graph import Topology
 
 _FRAME = struct.Struct(">I")
@@ -80,7 +80,7 @@ def pack(
     stuck: dict[str, str] = {}
     try:
         pickled, tuples = _pickled(attributes, record)
-    except RAISED:
+    except raised():
         stuck = _stuck(attributes, record)
         pickled, tuples = _pickled(
             {name: value for name, value in attributes.items() if name not in stuck}, record
@@ -233,7 +233,7 @@ def _stuck(attributes: dict[str, Any], record: Record | None) -> dict[str, str]:
     for name, value in attributes.items():
         try:
             _pickled({name: value}, record)
-        except RAISED as error:
+        except raised() as error:
             stuck[name] = reason_of(error)
     return stuck
 
@@ -399,7 +399,7 @@ class WorkingCopy:
         if self._bolt is None:
             try:
                 self._bolt = self._made()
-            except RAISED as error:
+            except raised() as error:
                 return error
         return self._bolt
 
@@ -451,7 +451,7 @@ class WorkingCopy:
             self.lost += thread_roots(self._kept)
         try:
             bolt.cleanup()
-        except RAISED as error:
+        except raised() as error:
             log.warning(
                 "%s[%d]: cleanup raised %s", self.component, self._task, reason_of(error),
                 extra={"event": "bolt_cleanup_failed"},
@@ -495,7 +495,7 @@ class WorkingCopy:
     def _pack(self, bolt: StepBolt, record: Record, lineage: Lineage) -> Packed | None:
         try:
             packed = pack(bolt, self._local, record, lineage)
-        except RAISED as error:
+        except raised() as error:
             self._lose(record, reason_of(error))
             return None
         if len(packed.content) > _LIMIT:

@@ -12,7 +12,7 @@ from tiercel.acker.effects import Effect, Following
 from tiercel.acker.ledger import Failure, Updates, canonical
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import raised, reason_of
 from tiercel.spark_jobs.running.once import OnceStep
 from tiercel.spark_jobs.state.encoding import Key
 from tiercel.spark_jobs.state.key_value import KeyValueState, StateCache
@@ -158,7 +158,7 @@ def _keys(bolt: StatefulBolt, record: Record) -> list[Key]:
                 continue
             try:
                 keys += bolt.state_keys(tup)
-            except RAISED as error:
+            except raised() as error:
                 record.report(f"state_keys: {reason_of(error)}")
     return [*grouped, *keys]
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tiercel.queues.habits import AbsentSpout, habits_of
 from tiercel.spark_jobs.errors import TopologyError
-from tiercel.spark_jobs.reasons import RAISED, reason_of
+from tiercel.spark_jobs.reasons import raised, reason_of
 from tiercel.spark_jobs.topology.graph import Topology
 
 OURS = "tiercel"
@@ -178,13 +178,13 @@ def _stuck(thing: Any) -> BaseException | None:
     """Return the error that pickling the object raises; None if it can be pickled."""
     try:
         pickle.dumps(thing)
-    except RAISED:
+    except raised():
         # Spark also pickles lambdas and nested functions. PySpark takes half a second to import, so
         # only topologies that need it pay for it.
         from pyspark import cloudpickle  # noqa: PLC0415
 
         try:
             cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
-        except RAISED as error:
+        except raised() as error:
             return error
     return None

@@ -15,7 +15,7 @@ from typing import Any
 
 from tiercel.queues.nouns import with_article
 from tiercel.spark_jobs.errors import BadStateError, shown_bytes
-from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.reasons import raised
 
 Key = str | int | bytes | tuple[str | int | bytes, ...]
 
@@ -74,7 +74,7 @@ def decode_value(raw: bytes) -> Any:
 def _shown(thing: object) -> str:
     try:
         return f"{thing!r:.60}"
-    except RAISED:  # from a user's __repr__, or for an int with thousands of digits
+    except raised():  # from a user's __repr__, or for an int with thousands of digits
         return with_article(type(thing).__name__)
 
 

@@ -41,8 +41,8 @@ from tiercel.workers.testing.memory_engine import AwaitedThreads, SimulatedLoop
 RUN = "run"
 
 
-class Killed(BaseException):
-    """The process has been killed."""
+class Killed(KeyboardInterrupt):
+    """The process has been killed. No bolt's failure, as every other exception would be."""
 
 
 @contextmanager

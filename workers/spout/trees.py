@@ -16,6 +16,7 @@ from tiercel.acker.metrics.contract import bucket_of
 from tiercel.queues.nouns import counted
 from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 from tiercel.spark_jobs.bolts.verdicts import is_given_back
+from tiercel.spark_jobs.reasons import raised
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.tally import Tally
 
@@ -63,7 +64,7 @@ class OutcomeTeller:
         """Return what operators know a message by."""
         try:
             found = dict(self.spout.describe(msg_id))
-        except Exception:  # noqa: BLE001 - a failure must be reported although the spout's code is bad
+        except raised():  # a failure must be reported although the spout's code is bad
             found = {}
         found.setdefault("message_id", str(msg_id))
         return {name: str(value)[:_LONGEST_NAME] for name, value in found.items()}

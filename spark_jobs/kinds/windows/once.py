@@ -39,7 +39,7 @@ from tiercel.spark_jobs.kinds.windows.step import (
     why_late,
 )
 from tiercel.spark_jobs.kinds.windows.task import TaskWindows
-from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.reasons import raised
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
 from tiercel.spark_jobs.running.kind import Fetch, StepInput
@@ -417,7 +417,7 @@ class OnceWindows(TaskWindows):
             record.result = None
             try:
                 recorder.during(partial(_emit_again, record, recorder, one.packed))
-            except RAISED as error:
+            except raised() as error:
                 failing = record.blame(error)
                 for place in places.tolist():
                     record.note(place, *failing)

@@ -35,7 +35,7 @@ from tiercel.spark_jobs.kinds.windows.rows import (
     micros,
     moment,
 )
-from tiercel.spark_jobs.reasons import RAISED
+from tiercel.spark_jobs.reasons import raised
 from tiercel.spark_jobs.running.counting import WINDOWS_LATE, WINDOWS_REFUSED
 from tiercel.spark_jobs.running.step import Execution, Step
 from tiercel.spark_jobs.suspects.book import REASON
@@ -115,7 +115,7 @@ class Accumulators:
                         f"{record.component!r}: add returned None: return the accumulator"
                     )
                 accumulator = added
-            except RAISED as error:
+            except raised() as error:
                 unfit[tup.row] = record.blame(error)
         return accumulator
 
@@ -170,7 +170,7 @@ class WindowCalls:
             else:
                 collector = WindowRecorder(record, places[stays], one.numbers[stays])
                 collector.during(lambda: self._call(one, key, places, stays, collector))
-        except RAISED as error:
+        except raised() as error:
             return error
         return None
 
@@ -216,7 +216,7 @@ class WindowCalls:
         if settings.late_stream and late.size:
             try:
                 self._emit_late(late, settings.late_stream)
-            except RAISED as error:
+            except raised() as error:
                 failing = record.blame(error)
                 for row in late.tolist():
                     record.note(row, *failing)

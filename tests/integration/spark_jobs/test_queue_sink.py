@@ -258,7 +258,10 @@ def test_a_driver_refuses_a_sink_without_an_address_unless_it_has_one_of_its_own
         ({"queue": "q", "headers": {"a": object()}}, "header 'a' cannot be"),
         ({"queue": "q", "expiration": "soon"}, "expiration is a time"),
         ({"queue": "q", "field": "a"}, "'field' is neither a setting of QueueSink nor a property"),
-        ({"queue": "q", "patience_secs": 0}, "a patience_secs greater than 0, and of a day at most, not 0"),
+        (
+            {"queue": "q", "patience_secs": 0},
+            "a patience_secs greater than 0, and of a day at most, not 0",
+        ),
     ],
 )
 def test_an_impossible_sink_is_refused_where_it_is_written(settings, said):

@@ -110,7 +110,11 @@ def test_a_schema_takes_time_in_proportion_to_its_length(kind):
         ("double", 1.5),
         ("double", 1),
         ("date", dt.date(2026, 1, 1)),
+        ("date", 2_932_896),
+        ("date", dt.date.max),
         ("timestamp", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        ("timestamp", dt.datetime.min.replace(tzinfo=dt.UTC)),
+        ("timestamp", dt.datetime.max.replace(tzinfo=dt.UTC)),
         ("decimal(4,2)", decimal.Decimal("12.34")),
         ("array<long>", [1, 2]),
         ("map<string,string>", {"a": "ö", "none": None, "": ""}),
@@ -138,6 +142,14 @@ def test_a_value_of_the_type_fits(type_, value):
         ("boolean", 1),
         ("double", "1"),
         ("array<long>", [1, "2"]),
+        # Python cannot read these values, and the receiver would lose their neighbours too.
+        ("date", 2_932_897),
+        ("date", 20_240_101),
+        ("timestamp", 1_795_768_380_297_990_397),
+        ("timestamp", dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=2)))),
+        ("timestamp", dt.datetime.max.replace(tzinfo=dt.timezone(dt.timedelta(hours=-2)))),
+        ("timestamp_ntz", -(2**62)),
+        ("array<timestamp>", [0, 2**62]),
         ("map<string,string>", {"a": 1}),
         ("map<string,string>", {1: "a"}),
         ("map<string,string>", {None: "a"}),
@@ -152,6 +164,12 @@ def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(type_, 
         schema.check([value, "x"])
     with pytest.raises(SchemaError, match=r"field 'a(\[1\])?' is a"):
         schema.batch([[None, "x"], [value, "x"]])
+
+
+def test_a_date_of_a_struct_outside_of_pythons_years_is_refused():
+    schema = Schema.parse("a struct<days: array<date>>")
+    with pytest.raises(SchemaError, match="20240101"):
+        schema.batch([[{"days": [1, 20_240_101]}]])
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 9, 10, 100, 400, 1_000, 100_000, 6_000_000])

@@ -19,6 +19,18 @@ class UnreadableError(Exception):
         return self.detail
 
 
+class PanicException(BaseException):
+    pass
+
+
+def panic():
+    raise PanicException("called `Option::unwrap()` on a `None` value")
+
+
+def group():
+    raise BaseExceptionGroup("some", [PanicException()])
+
+
 def leave():
     sys.exit("usage: parse")
 
@@ -38,6 +50,8 @@ def many_lines():
 RAISING = [
     (leave, "SystemExit: usage: parse"),
     (cancel, "CancelledError"),
+    (panic, "PanicException: called `Option::unwrap()` on a `None` value"),
+    (group, "BaseExceptionGroup: some (1 sub-exception)"),
     (unreadable, "UnreadableError: its message cannot be read"),
     (many_lines, "ValueError: first"),
 ]

@@ -396,7 +396,7 @@ def test_the_watchdog_sees_the_thread_that_has_been_in_its_call_for_longest(
     held.free.add("all")
 
 
-class Died(BaseException):
+class Died(KeyboardInterrupt):
     """A process that dies."""
 
 

@@ -165,7 +165,7 @@ def test_after_a_death_what_waited_waits_again_and_holds_no_other_one_up(
     assert len(Begun.of("big")) == 1, "one per hour, also over a death"
 
 
-class Died(BaseException):
+class Died(KeyboardInterrupt):
     """The process is dead."""
 
 

@@ -18,7 +18,7 @@ from tiercel.spark_jobs.running.suspicion import Turns, place
 from tiercel.spark_jobs.suspects.book import Case, Suspect
 
 
-class Died(BaseException):
+class Died(KeyboardInterrupt):
     """A process that dies."""
 
 

@@ -10,7 +10,7 @@ from tiercel.spark_jobs.running.backlog import waiting_roots
 ATTEMPTS = 10
 
 
-class Died(BaseException):
+class Died(KeyboardInterrupt):
     """A process that dies."""
 
 
