@@ -24,10 +24,20 @@ SparkJobsError
     ├── BadStateError         a key or value that a state cannot hold, or a state used
                               outside a call of its bolt
     ├── BadValuesError        the wrong number or type of values
+    ├── NeverRunError         a method returned a coroutine or a generator
     └── OutputLimitError      one call emits more than may be kept until its step ends
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from functools import partial
+
+log = logging.getLogger(__name__)
+
+# Methods whose results were logged.
+_IGNORED: set[str] = set()
 
 
 class SparkJobsError(Exception):
@@ -110,6 +120,10 @@ class BadValuesError(TupleError, ValueError):
     """The values do not fit the stream's fields."""
 
 
+class NeverRunError(TupleError):
+    """A method of a bolt returned a coroutine or a generator, which nothing would run."""
+
+
 class OtherMessageError(TupleError):
     """Another message with the same identity and other content was processed before."""
 
@@ -127,6 +141,38 @@ class OutputLimitError(TupleError):
         return cls(
             f"{component!r} emits more than {shown_bytes(limit)} in one call: emit a reference to "
             "the data, split the message, or raise max_output_bytes"
+        )
+
+
+def check_result(result: object, method: Callable[..., object]) -> None:
+    """Raise NeverRunError for the coroutine or generator that a bolt's method returned; log any
+    other result once, because it is ignored.
+
+    ``method`` may be wrapped in a ``functools.partial``. Call this only for a result that is not
+    None, so that a bolt whose methods return nothing does not pass here.
+    """
+    method = method.func if isinstance(method, partial) else method
+    name = getattr(method, "__qualname__", "execute")
+    if isinstance(result, Generator | AsyncGenerator):
+        raise NeverRunError(
+            f"{name} returned a generator, which nothing runs: pass each value to collector.emit"
+        )
+    if isinstance(result, Awaitable):
+        if isinstance(result, Coroutine):
+            result.close()
+        raise NeverRunError(
+            f"{name} returned a {type(result).__name__}, which nothing awaits: write a plain "
+            "method, or derive the bolt from AsyncBolt and write `async def execute`"
+        )
+    # ``return collector.emit(...)`` is a way to end early.
+    tasks = isinstance(result, list) and all(type(each) is int for each in result)
+    if not tasks and name not in _IGNORED:
+        _IGNORED.add(name)
+        log.warning(
+            "%s returned a value of type %s, which is ignored: pass values to collector.emit",
+            name,
+            type(result).__name__,
+            extra={"event": "result_ignored"},
         )
 
 

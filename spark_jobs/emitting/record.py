@@ -41,6 +41,7 @@ from tiercel.spark_jobs.errors import (
     ForeignTupleError,
     OutputLimitError,
     TupleError,
+    check_result,
 )
 from tiercel.spark_jobs.reasons import raised, reason_at, reason_given, reason_in
 
@@ -73,7 +74,7 @@ class Once(Protocol):
     def collector(self, record: Record) -> Any:
         """Return the collector of the step."""
 
-    def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
+    def guarded(self, execute: Callable[..., object]) -> Callable[..., None]:
         """Wrap ``execute`` so that it skips tuples that were applied before."""
 
 
@@ -100,8 +101,7 @@ class Record:
     thread = 0
     # Bytes emitted; a tuple sent to several tasks counts once.
     size = 0
-    # Time in ``execute`` and ``flush``.
-    execute_ns = 0
+    execute_ns = 0  # time in ``execute`` and ``flush``
     # The beginning of ``execute``, 0 before it, and the part of the time since then that was
     # already reported.
     began_ns = told_ns = 0
@@ -124,8 +124,7 @@ class Record:
         self.once: Once | None = None  # for bolts that execute each key once
         # The tuples held from earlier steps, then the input.
         self.tuples: list[Tuple] = []
-        # Number of tuples held from earlier steps.
-        self.held = 0
+        self.held = 0  # number of tuples held from earlier steps
         # True if all effects of the step are dropped.
         self.aborted = False
         # Time from the start of ``execute`` to the ack, by row, for bolts that ack by hand.
@@ -222,14 +221,15 @@ class Record:
         """Return the error for a call that exceeds the output limit."""
         return OutputLimitError.of(self.component, self.outputs.limit)
 
-    def flush(self, flush: Callable[[], None]) -> bool:
+    def flush(self, flush: Callable[[], object]) -> bool:
         """Flush the bolt, and abort the step if ``flush`` raises.
 
         Returns False if the bolt's state can no longer be trusted.
         """
         self.call()
         try:
-            flush()
+            if (result := flush()) is not None:
+                check_result(result, flush)
         except raised() as error:
             self.abort(*self.blame(error, "flush"))
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,6 +23,7 @@ from tiercel.spark_jobs.emitting.arrow_collector import ArrowRecorder, ArrowTask
 from tiercel.spark_jobs.emitting.fold import Departure, child_lineage, join_anchors, join_keys
 from tiercel.spark_jobs.emitting.outputs import Anchors, Outputs
 from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.errors import check_result
 from tiercel.spark_jobs.kinds.plain import by_halves
 from tiercel.spark_jobs.running.step import Execution, Step
 
@@ -165,7 +166,7 @@ def _flush(bolt: ArrowBolt, record: ArrowRecord) -> bool:
         component="", stream="", batch=None, tasks=no_rows.astype(np.int32), rows=no_rows
     )
     collector = ArrowRecorder(record, record.seeds, nothing)
-    trusted = record.flush(lambda: bolt.flush(collector))
+    trusted = record.flush(partial(bolt.flush, collector))
     collector.closed = True
     if trusted:
         record.commit(collector)
@@ -215,7 +216,9 @@ def _call(bolt: ArrowBolt, record: ArrowRecord, portion: Portion) -> None:
     collector = ArrowRecorder(record, record.seeds, portion)
     began = time.perf_counter_ns()
     try:
-        bolt.execute(portion.batch, collector)
+        execute: Callable[..., object] = bolt.execute
+        if (result := execute(portion.batch, collector)) is not None:
+            check_result(result, execute)
     finally:
         collector.closed = True
     record.returned(portion.rows, time.perf_counter_ns() - began)

@@ -18,7 +18,12 @@ from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
 from tiercel.spark_jobs.bolts.verdicts import Failing, Reject
 from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import OutputRecorder, Record, Recorder
-from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, OutputLimitError
+from tiercel.spark_jobs.errors import (
+    AlreadyAckedError,
+    ForeignTupleError,
+    OutputLimitError,
+    check_result,
+)
 from tiercel.spark_jobs.kinds.plain import by_halves
 from tiercel.spark_jobs.reasons import raised
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
@@ -102,9 +107,11 @@ class _Calls:
         record.doing = batch.tuples[0] if len(batch) == 1 else None
         collector = BatchRecorder(record, batch.tuples)
         began = time.perf_counter_ns()
+        execute: Callable[..., object] = self._bolt.execute_batch
         try:
             # Pass a copy, as the bolt may sort the list.
-            self._bolt.execute_batch(list(batch.tuples), collector)
+            if (result := execute(list(batch.tuples), collector)) is not None:
+                check_result(result, execute)
         except BaseException:
             collector.undo()
             self._said = collector.failed
@@ -139,7 +146,7 @@ def _batches(tuples: Sequence[Tuple]) -> Iterator[Batch]:
 
 def _flush(bolt: BatchBolt, record: Record) -> bool:
     collector = BatchRecorder(record, ())
-    trusted = record.flush(lambda: bolt.flush(collector))
+    trusted = record.flush(partial(bolt.flush, collector))
     collector.commit(0)
     return trusted
 

@@ -21,6 +21,7 @@ from tiercel.spark_jobs.bolts.verdicts import RetryLater
 from tiercel.spark_jobs.emitting.answers import Answers, AnyThreadRecorder
 from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import BasicRecord, BasicRecorder, Record
+from tiercel.spark_jobs.errors import check_result
 from tiercel.spark_jobs.reasons import raised
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import ASK_S, Execution, Step
@@ -47,7 +48,7 @@ def _execute_stateful(bolt: StatefulBolt, step: Step) -> bool:
 
 def _execute_each(
     bolt: BasicBolt,
-    execute: Callable[..., None],
+    execute: Callable[..., object],
     collecting: Callable[[Record], BasicRecorder],
     step: Step,
 ) -> bool:
@@ -69,7 +70,7 @@ def _execute_each(
 
 
 def _call_each(
-    execute: Callable[..., None],
+    execute: Callable[..., object],
     collecting: Callable[[Record], BasicRecorder],
     step: Step,
     flush: Callable[[BasicRecorder], bool],
@@ -92,7 +93,8 @@ def _call_each(
                 ask_at = now + ASK_S
         collector.current = record.doing = tup
         try:
-            execute(tup, collector)
+            if (result := execute(tup, collector)) is not None:
+                check_result(result, execute)
         except raised() as error:
             _fail(tup, error, record)
             returned_s += now - since
@@ -136,7 +138,8 @@ def _execute_rich(bolt: Bolt, step: Step) -> bool:
         record.call()
         tup.began_ns = time.time_ns()
         try:
-            execute(tup, output)
+            if (result := execute(tup, output)) is not None:
+                check_result(result, execute)
         except raised() as error:
             _fail(tup, error, record)
     if slices is not None:

@@ -26,6 +26,7 @@ from tiercel.spark_jobs.bolts.windowed_bolt import StepBolt
 from tiercel.spark_jobs.emitting.answers import Answers
 from tiercel.spark_jobs.emitting.fold import join_lineages, select
 from tiercel.spark_jobs.emitting.record import Record
+from tiercel.spark_jobs.errors import check_result
 from tiercel.spark_jobs.reasons import raised, reason_of
 from tiercel.spark_jobs.topology.graph import Topology
 
@@ -463,7 +464,10 @@ class WorkingCopy:
 
     def _made(self) -> StepBolt:
         bolt = cast("StepBolt", copy.deepcopy(self._topology.bolts[self.component].bolt))
-        bolt.prepare(self._settings(), self._topology.context_of(self._task))
+        context = self._topology.context_of(self._task)
+        prepare: Callable[..., object] = bolt.prepare
+        if (result := prepare(self._settings(), context)) is not None:
+            check_result(result, prepare)
         # Attributes from ``prepare`` that cannot be pickled are created anew in each process.
         packed = pack(bolt, set())
         self._local = set(packed.stuck)

@@ -34,7 +34,12 @@ from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.emitting.record import BasicRecorder, Record
-from tiercel.spark_jobs.errors import NAME_IDENTITY, BadValuesError, OtherMessageError
+from tiercel.spark_jobs.errors import (
+    NAME_IDENTITY,
+    BadValuesError,
+    OtherMessageError,
+    check_result,
+)
 from tiercel.spark_jobs.state.key_value import KeyValueState
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _TEXT, _BYTES, _LIST, _MAP, _DECIMAL = range(10)
@@ -386,7 +391,7 @@ class OnceStep:
     def collector(self, record: Record) -> BasicRecorder:
         return self._noting or BasicRecorder(record)
 
-    def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
+    def guarded(self, execute: Callable[..., object]) -> Callable[..., None]:
         marks = self._state.marks
         known = self._known
         noting = self._noting
@@ -403,7 +408,8 @@ class OnceStep:
                 self._look_at(tup)
             if noting is not None:
                 noting.noted.clear()
-            execute(tup, collector)
+            if (result := execute(tup, collector)) is not None:
+                check_result(result, execute)
             if lanes is not None:
                 emitted = b"" if noting is None else noting.packed()
                 marks[key] = known[key] = lanes[_CONTENT] + emitted

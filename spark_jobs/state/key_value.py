@@ -10,7 +10,7 @@ from typing import Any
 from tiercel.acker.effects import Effect
 from tiercel.acker.errors import AckerError
 from tiercel.acker.ids import hash_values
-from tiercel.spark_jobs.errors import BadStateError
+from tiercel.spark_jobs.errors import BadStateError, check_result
 from tiercel.spark_jobs.state.encoding import (
     Key,
     decode_key,
@@ -294,7 +294,7 @@ class KeyValueState:
             self._values.update(zip(missing, turn.read(missing), strict=True))
             self._read += missing
 
-    def guarded(self, execute: Callable[..., None]) -> Callable[..., None]:
+    def guarded(self, execute: Callable[..., object]) -> Callable[..., None]:
         """Wrap ``execute``, so that its writes are undone if it raises."""
         journal = self._journal
 
@@ -302,7 +302,8 @@ class KeyValueState:
         def guarded(*args: object) -> None:
             journal.clear()
             try:
-                execute(*args)
+                if (result := execute(*args)) is not None:
+                    check_result(result, execute)
             except BaseException:
                 self._take_back()
                 raise

@@ -308,7 +308,9 @@ def check_methods(id_: str, bolt: AnyBolt) -> None:
                     "plain method"
                     + (", or derive the bolt from AsyncBolt" if what == "async" else "")
                 )
-    if isinstance(bolt, AsyncBolt) and not inspect.iscoroutinefunction(bolt.execute):
+    # A decorator may return the coroutine of the method in it.
+    execute = inspect.unwrap(execute)
+    if isinstance(bolt, AsyncBolt) and not inspect.iscoroutinefunction(execute):
         raise TopologyError(
             f"bolt {id_!r}: execute of an AsyncBolt must be async: write `async def execute`, or "
             "derive the bolt from BasicBolt"

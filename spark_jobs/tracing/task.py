@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -98,30 +99,28 @@ class TaskTracing:
 
     def around_call(
         self, execute: Callable[..., Any], *, awaits: bool, verdicts: Verdicts
-    ) -> Callable[[Any, Any], Awaitable[None] | None]:
+    ) -> Callable[[Any, Any], Awaitable[object] | None]:
         """Return ``execute`` of a bolt with concurrent calls, with a span for each traced tuple."""
         self._verdicts = verdicts
 
-        def call(tup: Any, collector: Any) -> Awaitable[None] | None:
+        def call(tup: Any, collector: Any) -> Awaitable[object] | None:
             parents = self._fed.get(tup.seed) or self._of_step.get(tup.seed)
             if parents is None:
-                made: Awaitable[None] | None = execute(tup, collector)
+                made: Awaitable[object] | None = execute(tup, collector)
                 return made
             if awaits:
                 return self._awaited(execute, tup, collector, parents)
             with self._called(tup.seed, parents):
-                execute(tup, collector)
-            return None
+                return cast("Awaitable[object] | None", execute(tup, collector))
 
         return call
 
     async def _awaited(
         self, execute: Callable[..., Any], tup: Any, collector: Any, parents: tuple[bytes, ...]
-    ) -> None:
+    ) -> object:
         with self._called(tup.seed, parents):
             made = execute(tup, collector)
-            if made is not None:
-                await made
+            return None if made is None else await made
 
     @contextmanager
     def _called(self, seed: int, parents: tuple[bytes, ...]) -> Iterator[None]:
@@ -195,19 +194,19 @@ class StepSpans:
             own[seed] = (span.packed(),)
         return own
 
-    def around(self, execute: Callable[..., None]) -> Callable[..., None]:
+    def around(self, execute: Callable[..., object]) -> Callable[..., object]:
         """Return ``execute`` with a span for each traced tuple."""
         parents_of = self._parents.get
 
-        def traced(tup: Any, collector: Any) -> None:
+        @wraps(execute)
+        def traced(tup: Any, collector: Any) -> object:
             parents = parents_of(tup.row)
             if parents is None:
-                execute(tup, collector)
-                return
+                return execute(tup, collector)
             span = self._task.start(parents, span_id_of(self._seeds[tup.row], self._salt))
             try:
                 with self._task.tracing.current(span):
-                    execute(tup, collector)
+                    return execute(tup, collector)
             except BaseException as error:
                 span.record_exception(error)
                 raise

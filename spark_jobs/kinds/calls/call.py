@@ -134,7 +134,7 @@ class ThreadRecorder(CallRecorder, BasicCollector):
 
 
 # The ``execute`` method of a bolt.
-Execute = Callable[[Any, Any], Awaitable[None] | None]
+Execute = Callable[[Any, Any], Awaitable[object] | None]
 # Called with each call that has ended, from any thread.
 Ended = Callable[[Call], None]
 

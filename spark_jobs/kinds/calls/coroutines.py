@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.errors import check_result
 from tiercel.spark_jobs.kinds.calls.call import (
     AsyncRecorder,
     Call,
@@ -364,8 +365,8 @@ class Coroutines:
         began_ns = time.perf_counter_ns()
         try:
             made = execute(call.tup, self.recorder(call))
-            if made is not None:
-                await made
+            if made is not None and (result := await made) is not None:
+                check_result(result, execute)
         except BaseException as error:  # noqa: BLE001 - the loop lives on, and the tuple fails
             call.error = error
         if call in self._overdue:

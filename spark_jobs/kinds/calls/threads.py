@@ -11,6 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from tiercel.spark_jobs.emitting.outputs import Outputs
+from tiercel.spark_jobs.errors import check_result
 from tiercel.spark_jobs.kinds.calls.call import (
     Call,
     CallRecorder,
@@ -107,7 +108,8 @@ class ThreadCalls:
         del self._given[call]
         began_ns = time.perf_counter_ns()
         try:
-            execute(call.tup, self.recorder(call))
+            if (result := execute(call.tup, self.recorder(call))) is not None:
+                check_result(result, execute)
         except BaseException as error:  # noqa: BLE001 - the thread lives on, and the tuple fails
             call.error = error
         call.took_ns = time.perf_counter_ns() - began_ns

@@ -22,6 +22,7 @@ from tiercel.spark_jobs.bolts.windowed_bolt import (
     WindowedBolt,
 )
 from tiercel.spark_jobs.emitting.fold import departures
+from tiercel.spark_jobs.errors import check_result
 from tiercel.spark_jobs.kinds.windows.assigners import Closing, WindowId
 from tiercel.spark_jobs.kinds.windows.record import WindowRecord, WindowRecorder
 from tiercel.spark_jobs.kinds.windows.rows import (
@@ -206,7 +207,9 @@ class WindowCalls:
             new=[made[place] for place in places[stays & one.new].tolist()],
             expired=[made[at] for at in self._number_of[one.expired].tolist()],
         )
-        self._bolt.execute(window, collector)
+        execute: Callable[..., object] = self._bolt.execute
+        if (result := execute(window, collector)) is not None:
+            check_result(result, execute)
 
     def let_leave(self, settings: WindowedBolt, status: Longs, times: Longs) -> None:
         """Execute rows that are in no window: reject them, emit them as late, or ack them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from typing import Any, ClassVar
 
@@ -11,7 +12,18 @@ import pytest
 
 from tests.support.pump import Pump, Source
 from tests.support.reasons import unplaced
-from tiercel import BasicBolt, Bolt, Topology, TopologyBuilder, TopologyError, TupleError
+from tiercel import (
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    StatefulBolt,
+    Topology,
+    TopologyBuilder,
+    TopologyError,
+    TupleError,
+)
+from tiercel.testing import FeederSpout, LocalCluster
 
 
 class UnreadableError(Exception):
@@ -367,6 +379,134 @@ def test_what_a_spout_emits_is_what_it_was_then_too() -> None:
     raw[0] = 0
     pump.send()
     assert pump.rows("bolt") == [([1], b"a")]
+
+
+def logged(method):
+    """A decorator that hides which kind of function it wraps."""
+
+    @functools.wraps(method)
+    def call(*arguments):
+        return method(*arguments)
+
+    return call
+
+
+class DecoratedCoroutine(BasicBolt):
+    @logged
+    async def execute(self, tup, collector):
+        pass
+
+
+class ForgottenAwait(Bolt):
+    async def store(self, tup):
+        pass
+
+    def execute(self, tup, collector):
+        collector.ack(tup)
+        return self.store(tup)
+
+
+class DecoratedGenerator(BasicBolt):
+    @logged
+    def execute(self, tup, collector):
+        yield tup
+
+
+class DecoratedBatches(BatchBolt):
+    @logged
+    async def execute_batch(self, tuples, collector):
+        pass
+
+
+class DecoratedFlush(BasicBolt):
+    def execute(self, tup, collector):
+        pass
+
+    @logged
+    async def flush(self, collector):
+        pass
+
+
+class DecoratedPrepare(BasicBolt):
+    @logged
+    async def prepare(self, config, context):
+        pass
+
+    def execute(self, tup, collector):
+        pass
+
+
+class StatefulForgottenAwait(StatefulBolt):
+    async def store(self, tup):
+        pass
+
+    def execute(self, tup, collector):
+        self.state.increment("stored")
+        return self.store(tup)
+
+
+@pytest.mark.parametrize(
+    ("bolt", "said"),
+    [
+        (DecoratedCoroutine(), "execute returned a coroutine, which nothing awaits"),
+        (ForgottenAwait(), "execute returned a coroutine, which nothing awaits"),
+        (StatefulForgottenAwait(), "execute returned a coroutine, which nothing awaits"),
+        (DecoratedGenerator(), "execute returned a generator, which nothing runs"),
+        (DecoratedBatches(), "execute_batch returned a coroutine, which nothing awaits"),
+        (DecoratedFlush(), "flush returned a coroutine, which nothing awaits"),
+        (DecoratedPrepare(), "prepare returned a coroutine, which nothing awaits"),
+    ],
+)
+def test_a_call_that_returns_what_nothing_would_run_fails_its_tuple(bolt: Any, said: str) -> None:
+    spout = FeederSpout(fields="word string")
+    builder = TopologyBuilder("code")
+    builder.set_spout("spout", spout)
+    builder.set_bolt("bolt", bolt).shuffle_grouping("spout")
+    with LocalCluster(builder.build()) as cluster:
+        spout.feed(["a"], msg_id="m")
+        cluster.run_until_idle()
+        assert said in str(cluster.fail_reasons("spout"))
+        assert not cluster.acked("spout")
+
+
+def test_a_decorated_coroutine_of_an_async_bolt_is_awaited() -> None:
+    done = []
+
+    class Decorated(AsyncBolt):
+        @logged
+        async def execute(self, tup, collector):
+            await asyncio.sleep(0)
+            done.append(tup[0])
+
+    spout = FeederSpout(fields="word string")
+    builder = TopologyBuilder("code")
+    builder.set_spout("spout", spout)
+    builder.set_bolt("bolt", Decorated()).shuffle_grouping("spout")
+    with LocalCluster(builder.build()) as cluster:
+        spout.feed(["a"], msg_id="m")
+        cluster.run_until_idle()
+        assert cluster.acked("spout") == ["m"]
+    assert done == ["a"]
+
+
+def test_a_returned_value_is_logged_once_but_not_the_result_of_emit(caplog) -> None:
+    class Returning(BasicBolt):
+        output_fields = "word string"
+
+        def execute(self, tup, collector):
+            return tup[0]
+
+    class Ending(BasicBolt):
+        def execute(self, tup, collector):
+            return [0]
+
+    pump = Pump(topology(Returning(), then=Ending()))
+    roots = pump.feed(["a"], ["b"])
+    pump.run()
+    assert sorted(pump.acked) == sorted(roots)
+    said = [one.getMessage() for one in caplog.records if "returned" in one.getMessage()]
+    assert len(said) == 1
+    assert "Returning.execute returned a value of type str, which is ignored" in said[0]
 
 
 class Yielding(BasicBolt):
