@@ -8,10 +8,12 @@ import dis
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property
 from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import Any, cast
@@ -510,15 +512,36 @@ def _is_constant(value: Any) -> bool:
 
 
 def _assigns(bolt: type[BasicBolt]) -> bool:
-    """Return True if a method that works on tuples assigns an attribute that is not transient."""
-    assigned = {
-        name
-        for base in bolt.__mro__[: bolt.__mro__.index(BasicBolt)]
-        for method, function in vars(base).items()
-        if isinstance(function, FunctionType) and method not in _NOT_WITH_TUPLES
-        for name in _assigned(function.__code__)
-    }
+    """Return True if a method that works on tuples, of the bolt or of a mixin, assigns an attribute
+    that is not transient.
+
+    An assignment in another function is noticed when it happens: the tuples of that step are
+    executed again, apart.
+    """
+    assigned: set[str] = set()
+    for base in bolt.__mro__:
+        for name, member in vars(base).items() if base not in BasicBolt.__mro__ else ():
+            if isinstance(member, cached_property):
+                assigned.add(name)
+            elif name not in _NOT_WITH_TUPLES:
+                assigned.update(_assigned_by(member))
     return not assigned <= set(bolt.transient)
+
+
+def _assigned_by(member: object) -> set[str]:
+    """Return the attributes that a method or a property assigns, also behind decorators."""
+    assigned: set[str] = set()
+    left, seen = [member], set()
+    while left:
+        one = left.pop()
+        function = getattr(one, "fget", None) or getattr(one, "__func__", one)
+        if isinstance(function, FunctionType) and function not in seen:
+            seen.add(function)
+            assigned.update(_assigned(function.__code__))
+            for cell in function.__closure__ or ():
+                with suppress(ValueError):  # an empty cell
+                    left.append(cell.cell_contents)
+    return assigned
 
 
 def _assigned(code: CodeType) -> Iterator[str]:

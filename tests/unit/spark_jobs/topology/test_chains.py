@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from decimal import Decimal
 from typing import Any
 
@@ -151,11 +152,58 @@ class Assigns(Plain):
         later()
 
 
+def logged(method):
+    @functools.wraps(method)
+    def call(self, tup, collector):
+        assert call
+        return method(self, tup, collector)
+
+    return call
+
+
+class Decorated(Plain):
+    @logged
+    def execute(self, tup, collector):
+        self.last = tup
+
+
+class Noting:
+    def note(self, tup):
+        self.last = tup
+
+
+class Mixed(Plain, Noting):
+    def execute(self, tup, collector):
+        self.note(tup)
+
+
+class Lazily(Plain):
+    @functools.cached_property
+    def client(self):
+        return object()
+
+
+class LazilyByHand(Plain):
+    @property
+    def client(self):
+        self.last = object()
+        return self.last
+
+
+class LocalClient(Lazily):
+    transient = frozenset({"client"})
+
+
 def test_a_transient_attribute_may_change():
     bolt = Transient()
     bolt.given = []
     assert row(bolt) == ("next",)
 
 
-def test_a_bolt_that_assigns_attributes_ends_a_row():
-    assert row(Assigns()) == ()
+@pytest.mark.parametrize("kind", [Assigns, Decorated, Mixed, Lazily, LazilyByHand])
+def test_a_bolt_that_assigns_attributes_ends_a_row(kind):
+    assert row(kind()) == ()
+
+
+def test_a_cached_property_that_is_transient_is_no_hindrance():
+    assert row(LocalClient()) == ("next",)
