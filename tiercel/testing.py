@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from tiercel.workers.testing.cluster import (
-    LocalCluster,
-    complete_topology,
+from tiercel.workers.testing.cluster import LocalCluster, complete_topology
+from tiercel.workers.testing.engine import LocalClusterError
+from tiercel.workers.testing.stand_ins import (
+    FeederSpout,
+    PublishedMessage,
+    RefusedBody,
     feeder_for,
     with_bolts,
     with_spouts,
 )
-from tiercel.workers.testing.engine import LocalClusterError
-from tiercel.workers.testing.stand_ins import FeederSpout, PublishedMessage, RefusedBody
 
 __all__ = [
     "FeederSpout",

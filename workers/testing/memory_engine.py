@@ -7,6 +7,7 @@ import heapq
 import itertools
 import selectors
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -45,6 +46,9 @@ _MOST_STEPS = 100_000
 _RESOLUTION_S = 1e-6
 # Real time to wait for a socket, after which its call counts as waiting.
 _PATIENCE_S = 1.0
+# Real time to wait for the next answer of a ``Bolt``'s threads, and between two looks for it.
+_ANSWER_S = 5.0
+_LOOK_S = 0.001
 
 
 class MemoryEngine:
@@ -67,14 +71,18 @@ class MemoryEngine:
         self._attempts: list[Attempt] = []
         # Clock of the bolts, in seconds: it moves only when incomplete batches wait.
         self._now = 0.0
+        # Roots of tuples whose threads have not answered in time.
+        self._silent: set[int] = set()
         batches = [batching_of(spec) for spec in topology.bolts.values()]
         self._longest_wait_s = max([one.wait_s for one in batches if one], default=0.0)
 
     @property
     def next_at(self) -> float | None:
         """Time at which a sleeping call of an ``AsyncBolt`` goes on, or a tuple begins that waits
-        for a rate limit or for its order.
+        for a rate limit or for its order; now if a thread of a ``Bolt`` has answered.
         """
+        if self._are_answered():
+            return self._clock()
         moments = [self._loop.next_at, *(attempt.next_at for attempt in self._attempts)]
         return min((each for each in moments if each is not None), default=None)
 
@@ -112,7 +120,7 @@ class MemoryEngine:
         """
         steps = 0
         self._loop.wake()
-        while self._worked() or self._worked_after_waiting():
+        while self._worked() or self._worked_after_waiting() or self._threads_answered():
             steps += 1
             if steps > _MOST_STEPS and has_cycle(self._topology):
                 raise LocalClusterError(
@@ -129,6 +137,22 @@ class MemoryEngine:
         """Execute incomplete batches: nothing moves, so no more tuples come for them."""
         self._now += self._longest_wait_s
         return self._longest_wait_s > 0 and self._worked()
+
+    def _threads_answered(self) -> bool:
+        """Wait in real time for a thread that has a tuple; return True if one answers."""
+        held = {root for attempt in self._attempts for root in attempt.kind.copy.held.threads}
+        if held <= self._silent:
+            return False
+        until = time.monotonic() + _ANSWER_S
+        while not self._are_answered():
+            if time.monotonic() > until:
+                self._silent = held
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def _are_answered(self) -> bool:
+        return any(attempt.kind.copy.answers.waiting for attempt in self._attempts)
 
     def tracebacks(self) -> Sequence[KnownError]:
         return self.metrics.traces()

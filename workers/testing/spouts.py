@@ -106,6 +106,17 @@ class SpoutTasks:
             moments += [each.next_at for each in spouts if isinstance(each, FeederSpout)]
         return min((each for each in moments if each is not None), default=None)
 
+    @property
+    def left(self) -> int:
+        """Number of fed tuples that were not emitted yet."""
+        spouts = [each for copies in self._spouts.values() for each in copies]
+        return sum(each.left for each in spouts if isinstance(each, FeederSpout))
+
+    @property
+    def outcomes(self) -> int:
+        """Number of outcomes that ended a message."""
+        return sum(one.later_s is None for told in self._told.values() for one in told)
+
     def in_flight(self, component: str) -> int:
         """Return the number of one spout's trees in flight. Raises as ``told`` does."""
         self.told(component)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -18,11 +18,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.consuming.messages import Delivery
-from tiercel.queues.errors import SchemaError
+from tiercel.queues.errors import BadBodyError, SchemaError
+from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.message.identity import Identified, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.message.writing import OutgoingMessage, write_properties
 from tiercel.queues.queue_spout import QueueSpout, refusal_of
+from tiercel.queues.retry import NO_WAIT, GiveUp, next_action
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import Bolt
@@ -31,6 +33,7 @@ from tiercel.spark_jobs.bolts.database_sink import DatabaseSink
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.tuples import Tuple
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt
 from tiercel.spark_jobs.database.rows import OTHER_MESSAGE, Row
 from tiercel.spark_jobs.errors import (
     BadValuesError,
@@ -39,7 +42,7 @@ from tiercel.spark_jobs.errors import (
     UnknownStreamError,
 )
 from tiercel.spark_jobs.topology.graph import BoltSpec, Topology
-from tiercel.workers.testing.engine import LocalClusterError, Seen, SimulatedClock
+from tiercel.workers.testing.engine import LocalClusterError, Seen, SimulatedClock, absent
 
 B = TypeVar("B", QueueSink, DatabaseSink)
 
@@ -127,6 +130,11 @@ class FeederSpout(Spout):
     def attach(self, clock: Callable[[], float]) -> None:
         """Use this clock, in seconds."""
         self._clock = clock
+
+    @property
+    def left(self) -> int:
+        """Number of fed tuples that were not emitted yet."""
+        return len(self._fed)
 
     @property
     def next_at(self) -> float | None:
@@ -269,7 +277,7 @@ class RefusedBody:
 class BodyFeeder(FeederSpout):
     """Stands in for a ``QueueSpout``: decodes fed bodies with its decoder, and emits them.
 
-    It replays only tuples that a bolt postponed (``RetryLater``).
+    It replays only tuples that a bolt postponed (``RetryLater``), up to the spout's delivery limit.
     """
 
     def __init__(self, spout: QueueSpout) -> None:
@@ -280,6 +288,9 @@ class BodyFeeder(FeederSpout):
             direct_streams=spout.direct_streams,
         )
         self._decode = spout.decoder()
+        self._delivery_limit = spout.queue.delivery_limit
+        # Failures of postponed messages so far, by message id.
+        self._failures: Counter[MsgId] = Counter()
         known_by = spout.identity
         # If the identity includes the publisher's user, it is the broker's default user.
         self._by_user = not isinstance(known_by, str | None)
@@ -290,6 +301,10 @@ class BodyFeeder(FeederSpout):
         # By message id, counted from 1.
         self._fed_bodies: dict[int, bytes] = {}
         self.refused: list[RefusedBody] = []
+
+    @property
+    def left(self) -> int:
+        return super().left + len(self._bodies)
 
     def feed_body(self, body: bytes, properties: Mapping[str, Any], identity: str | None) -> int:
         """Feed a body, which is emitted at the next ``run_until_idle``; return its message id.
@@ -329,7 +344,7 @@ class BodyFeeder(FeederSpout):
             delivery, properties = self._bodies.popleft()
             msg_id = delivery.tag
             try:
-                values = [*self._decode(delivery.body), *properties]
+                values = [*self._decode(_not_too_large(delivery.body)), *properties]
                 known = None if self._identify is None else self._identify(delivery)
                 self._emit(collector, Fed(values, msg_id, DEFAULT_STREAM, None, known))
             except Exception as error:  # noqa: BLE001 - as in the spout: a message harms only itself
@@ -341,10 +356,27 @@ class BodyFeeder(FeederSpout):
                 return
 
     def reject(self, msg_id: MsgId, reason: str) -> None:
+        self._dead_letter(msg_id, f"rejected: {reason}")
+
+    def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:
+        failures = self._failures[msg_id]
+        if blame and isinstance(next_action(failures, NO_WAIT, self._delivery_limit), GiveUp):
+            self._dead_letter(msg_id, reason)
+            return
+        self._failures[msg_id] += blame
+        super().retry_later(msg_id, seconds, reason, blame=blame)
+
+    def _dead_letter(self, msg_id: MsgId, reason: str) -> None:
         self._take(msg_id)
         body = self._fed_bodies.get(msg_id) if isinstance(msg_id, int) else None
         if body is not None:
-            self.refused.append(RefusedBody(body=body, reason=f"rejected: {reason}"))
+            self.refused.append(RefusedBody(body=body, reason=reason))
+
+
+def _not_too_large(body: bytes) -> bytes:
+    if len(body) > MAX_BODY_BYTES:
+        raise BadBodyError(f"the body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES}")
+    return body
 
 
 class CapturedSink(Bolt):
@@ -505,3 +537,46 @@ def _streams(topology: Topology, spec: BoltSpec) -> dict[str, Schema]:
 
 def _stream_of(component: str, stream: str) -> str:
     return f"__written {component} {stream}"
+
+
+def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
+    """Return the topology with some spouts replaced; the new spouts declare the streams.
+
+    Raises LocalClusterError for a component that is not a spout of the topology.
+    """
+    specs = dict(topology.spouts)
+    for component, spout in spouts.items():
+        if component not in specs:
+            raise absent("spout", component, topology.spouts)
+        specs[component] = replace(specs[component], spout=spout)
+    return replace(topology, spouts=specs)
+
+
+def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
+    """Return the topology with some bolts replaced, for example to stand in for an API.
+
+    Streams, subscriptions and settings stay. Raises LocalClusterError for a component that is not a
+    bolt of the topology.
+    """
+    specs = dict(topology.bolts)
+    for component, bolt in bolts.items():
+        if component not in specs:
+            raise absent("bolt", component, topology.bolts)
+        specs[component] = replace(specs[component], bolt=bolt)
+    return replace(topology, bolts=specs)
+
+
+def feeder_for(topology: Topology, component: str) -> FeederSpout:
+    """Return a FeederSpout with the streams and properties of a spout, for ``with_spouts``."""
+    if component not in topology.spouts:
+        raise absent("spout", component, topology.spouts)
+    spec = topology.spouts[component]
+    if isinstance(spec.spout, QueueSpout):
+        return FeederSpout(spec.spout.body_fields, properties=spec.spout.properties.columns)
+    return FeederSpout(
+        streams={
+            stream: ", ".join(f"`{field.name}` {field.type}" for field in schema.fields)
+            for stream, schema in spec.streams.items()
+        },
+        direct_streams=spec.direct,
+    )

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.support.reasons import unplaced
-from tiercel import BasicBolt, Bolt, Config, QueueSpout, Spout, TopologyBuilder
+from tiercel import BasicBolt, Bolt, Config, QueueSpout, Retry, RetryLater, Spout, TopologyBuilder
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.errors import (
     BadValuesError,
@@ -168,7 +171,7 @@ def test_a_complete_topology_returns_what_each_component_emitted():
 def test_a_complete_topology_does_not_hide_a_failure_unless_it_is_told_to():
     topology = word_count(FeederSpout(fields="sentence string"))
     with pytest.raises(
-        LocalClusterError, match=r"1 tuples of 'sentences' failed.*ValueError: a bad word"
+        LocalClusterError, match=r"1 tuple of 'sentences' failed.*ValueError: a bad word"
     ):
         complete_topology(topology, {"sentences": [["bad"], ["fine"]]})
     with pytest.raises(LocalClusterError, match=r'\n  File ".*", line \d+, in execute\n.*raise'):
@@ -468,3 +471,131 @@ def test_the_first_traceback_of_each_error_can_be_looked_at_after_the_end_too():
         assert text.endswith("ValueError: a bad word")
         assert "(testing/test_local_cluster.py:" in cluster.fail_reasons("sentences")[0]
     assert cluster.tracebacks() == [text]
+
+
+class Pooled(Bolt):
+    """Acks in a thread, which takes its time."""
+
+    output_fields = "x long"
+    transient = frozenset({"pool"})
+
+    def prepare(self, config, context):
+        self.pool = ThreadPoolExecutor(4)
+
+    def execute(self, tup, collector):
+        self.pool.submit(self.answer, tup, collector)
+
+    def answer(self, tup, collector):
+        time.sleep(0.1)
+        collector.emit([tup["x"]], tup)
+        collector.ack(tup)
+
+    def cleanup(self):
+        self.pool.shutdown()
+
+
+class Lost(Pooled):
+    def answer(self, tup, collector):
+        self.never.append(tup)
+
+    never: ClassVar[list] = []
+
+
+def passing(bolt, config=None, settings=None):
+    builder = TopologyBuilder("passing", config or Config())
+    builder.set_spout("spout", QueueSpout("queue", "x long", delivery_limit=3))
+    builder.set_bolt("bolt", bolt, config=settings or {}).shuffle_grouping("spout")
+    return builder.build()
+
+
+def test_the_threads_of_a_bolt_are_waited_for():
+    with LocalCluster(passing(Pooled())) as cluster:
+        for number in range(8):
+            cluster.feed_body(f'{{"x": {number}}}')
+        cluster.run_until_idle()
+        assert len(cluster.acked("spout")) == 8
+    assert len(complete_topology(passing(Pooled()), {"spout": [[1], [2]]})["bolt"]) == 2
+
+
+def test_a_thread_that_never_answers_is_waited_for_once(monkeypatch):
+    monkeypatch.setattr("tiercel.workers.testing.memory_engine._ANSWER_S", 0.2)
+    with LocalCluster(passing(Lost())) as cluster:
+        cluster.feed_body('{"x": 1}')
+        began = time.monotonic()
+        for _ in range(50):
+            cluster.run_until_idle()
+        assert time.monotonic() - began < 5
+        assert cluster.pending("spout") == 1
+        cluster.advance_time(30)
+        assert cluster.fail_reasons("spout") == ["timeout"]
+
+
+class Passing(BasicBolt):
+    output_fields = "x long"
+
+    def execute(self, tup, collector):
+        collector.emit([tup["x"]])
+
+
+class Refused(Passing):
+    """A service that answers at the fourth call."""
+
+    def prepare(self, config, context):
+        self.calls = 0
+
+    def execute(self, tup, collector):
+        self.calls += 1
+        if self.calls < 4:
+            raise ConnectionError("refused")
+        super().execute(tup, collector)
+
+
+class Postponing(Passing):
+    def execute(self, tup, collector):
+        raise RetryLater(1, "busy")
+
+
+@pytest.mark.parametrize(
+    ("bolt", "settings"),
+    [(Passing(), {"rate_limit": "1/s"}), (Refused(), {"retry": Retry(attempts=5, wait=20)})],
+)
+def test_complete_topology_waits_for_rate_limits_and_retries(bolt, settings):
+    rows = [[number] for number in range(100)]
+    emitted = complete_topology(passing(bolt, settings=settings), {"spout": rows})
+    assert sorted(emitted["bolt"]) == rows
+
+
+def test_complete_topology_runs_however_many_rounds_its_tuples_need():
+    rows = [[number] for number in range(1_200)]
+    topology = passing(Passing(), Config(max_spout_pending=1))
+    assert len(complete_topology(topology, {"spout": rows})["bolt"]) == 1_200
+
+
+def test_complete_topology_raises_for_tuples_that_never_end():
+    topology = passing(Silent(), Config(enable_message_timeouts=False))
+    with pytest.raises(LocalClusterError, match="1 tuple of 'spout' in flight without a timeout"):
+        complete_topology(topology, {"spout": [[1]]})
+    assert complete_topology(topology, {"spout": [[1]]}, allow_failures=True)["spout"] == [[1]]
+
+
+def test_complete_topology_raises_if_a_message_is_postponed_for_ever():
+    with pytest.raises(LocalClusterError, match="postpones or retries"):
+        complete_topology(passing(Postponing()), {"spout": [[1]]}, allow_failures=True)
+
+
+def test_a_postponed_message_reaches_the_delivery_limit():
+    with LocalCluster(passing(Postponing())) as cluster:
+        cluster.feed_body('{"x": 1}')
+        cluster.advance_time(100)
+        assert len(cluster.retried_later("spout")) == 4
+        [letter] = cluster.dead_letters()
+        assert "RetryLater: again after 1 s: busy" in letter.reason
+
+
+def test_a_body_that_is_too_large_is_dead_lettered():
+    with LocalCluster(passing(Passing())) as cluster:
+        cluster.feed_body(b'{"x": 1' + b" " * (16 << 20) + b"}")
+        cluster.run_until_idle()
+        [letter] = cluster.dead_letters()
+        assert "above the limit of 16777216" in letter.reason
+        assert not cluster.acked("spout")
