@@ -79,7 +79,7 @@ class Bolt(_Prepared):
 
     def execute(self, tup: Tuple, collector: OutputCollector) -> None:
         """Process one tuple."""
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method execute")
 
     def flush(self, collector: OutputCollector) -> None:
         """Called after the last tuple of a step, before any of its acks leave: write in bulk,
@@ -107,7 +107,7 @@ class BasicBolt(_Prepared):
 
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
         """Process one tuple."""
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method execute")
 
     def flush(self, collector: BasicCollector) -> None:
         """Called after the last tuple of a step, before any of its acks leave: write in bulk,
@@ -142,7 +142,7 @@ class ArrowBolt(_Prepared):
         with other rows. With ``tick_tuple_freq_secs`` a tick comes in its own batch, after the
         others: ``collector.is_tick``.
         """
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method execute")
 
     def flush(self, collector: ArrowCollector) -> None:
         """Called after the last batch of a step, before any of its acks leave: write in bulk,
@@ -186,7 +186,7 @@ class BatchBolt(_Prepared):
         comes alone, after the others: ``tup.is_tick``. Change your own attributes last, after all
         code that may raise.
         """
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method execute_batch")
 
     def flush(self, collector: BatchCollector) -> None:
         """Called after each batch and its tick, before any of its acks leave.
@@ -234,7 +234,7 @@ class AsyncBolt(_Declaring):
 
     async def execute(self, tup: Tuple, collector: AsyncCollector) -> None:
         """Process one tuple."""
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method execute")
 
     def flush(self, collector: AsyncCollector) -> Awaitable[None] | None:
         """Called after the calls of a step have returned, before any of its acks leave, while other

@@ -194,7 +194,7 @@ class WindowedBolt(_Prepared):
 
     def execute(self, window: TupleWindow, collector: WindowCollector) -> None:
         """Process one window."""
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method execute")
 
 
 class AggregatingBolt(WindowedBolt):
@@ -208,7 +208,7 @@ class AggregatingBolt(WindowedBolt):
 
     def create(self) -> Any:
         """Return a new accumulator."""
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method create")
 
     def add(self, accumulator: Any, tup: Tuple) -> Any:
         """Return the accumulator with this tuple: the same object, or another one.
@@ -216,7 +216,7 @@ class AggregatingBolt(WindowedBolt):
         If it raises, the tuple fails and leaves all windows, so raise before the accumulator has
         changed.
         """
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method add")
 
     def merge(self, first: Any, second: Any) -> Any:
         """Return an accumulator with the tuples of both. It may be ``first``; ``second`` must not
@@ -224,11 +224,11 @@ class AggregatingBolt(WindowedBolt):
 
         Needed for windows that overlap and for sessions.
         """
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method merge")
 
     def result(self, accumulator: Any, window: TupleWindow, collector: WindowCollector) -> None:
         """Process the accumulator of one window, whose ``tuples`` are empty."""
-        raise NotImplementedError
+        raise NotImplementedError("the bolt has no method result")
 
 
 # Kinds that a step executes.

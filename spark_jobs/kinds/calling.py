@@ -7,7 +7,6 @@ every other bolt. The calls and the copy of the bolt outlive the steps.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +32,7 @@ from tiercel.spark_jobs.reasons import raised, reason_of
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import OpenEntry, waiting_roots
-from tiercel.spark_jobs.running.copy import WorkingCopy
+from tiercel.spark_jobs.running.copy import WorkingCopy, copied
 from tiercel.spark_jobs.running.kind import StepInput
 from tiercel.spark_jobs.running.step import Slices, Step
 from tiercel.spark_jobs.running.suspicion import place
@@ -501,8 +500,7 @@ class CallingCopy(WorkingCopy):
             )  # fmt: skip
 
     def _prepared(self) -> Playback:
-        prototype = self._topology.bolts[self.component].bolt
-        bolt = cast("AsyncBolt | BasicBolt", copy.deepcopy(prototype))
+        bolt = cast("AsyncBolt | BasicBolt", copied(self._topology.bolts[self.component].bolt))
         self._caller.do(bolt.prepare, self._settings(), self._topology.context_of(self._task))
         return Playback(bolt, self._caller, self._places, self._tracing)
 

@@ -10,6 +10,7 @@ import logging
 import pickle
 import secrets
 import struct
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.acker.ledger import Ids
 from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
-from tiercel.spark_jobs.bolts.windowed_bolt import StepBolt
+from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, StepBolt
 from tiercel.spark_jobs.emitting.answers import Answers
 from tiercel.spark_jobs.emitting.fold import join_lineages, select
 from tiercel.spark_jobs.emitting.record import Record
@@ -61,6 +62,26 @@ class Packed:
     held: Held
     # Attributes that cannot be pickled, with the reason for each.
     stuck: dict[str, str]
+
+
+def copied(bolt: AnyBolt) -> AnyBolt:
+    """Return a copy of a bolt of the topology. Raises TypeError for an attribute that cannot be
+    copied, with its name.
+    """
+    # A module is pickled by its name on the way to Spark, but ``deepcopy`` refuses it.
+    modules = {id(module): module for module in list(sys.modules.values())}
+    try:
+        return copy.deepcopy(bolt, dict(modules))
+    except raised():
+        for name, value in vars(bolt).items():
+            try:
+                copy.deepcopy(value, dict(modules))
+            except raised() as error:
+                raise TypeError(
+                    f"its attribute {name!r} cannot be copied ({reason_of(error)}): make it in "
+                    "prepare, not in __init__"
+                ) from error
+        raise
 
 
 def pack(
@@ -463,7 +484,7 @@ class WorkingCopy:
         return f"task {self._task}"
 
     def _made(self) -> StepBolt:
-        bolt = cast("StepBolt", copy.deepcopy(self._topology.bolts[self.component].bolt))
+        bolt = cast("StepBolt", copied(self._topology.bolts[self.component].bolt))
         context = self._topology.context_of(self._task)
         prepare: Callable[..., object] = bolt.prepare
         if (result := prepare(self._settings(), context)) is not None:

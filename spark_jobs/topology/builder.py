@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import did_you_mean, refuse_typos, with_article
@@ -15,7 +15,7 @@ from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BatchBolt
 from tiercel.spark_jobs.bolts.retry import Retry
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
-from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, WindowedBolt
+from tiercel.spark_jobs.bolts.windowed_bolt import AggregatingBolt, AnyBolt
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
 from tiercel.spark_jobs.topology import grouping as groupings
 from tiercel.spark_jobs.topology.bolt_settings import (
@@ -34,7 +34,20 @@ _NEVER_RUN: dict[Callable[[object], bool], str] = {
     inspect.isgeneratorfunction: "a generator",
     inspect.isasyncgenfunction: "an async generator",
 }
-_OF_WINDOWS = ("create", "add", "merge", "result")
+# The arguments with which the methods of a bolt are called.
+_ARGUMENTS = {
+    "prepare": ("config", "context"),
+    "execute": ("tup", "collector"),
+    "execute_batch": ("tuples", "collector"),
+    "create": (),
+    "add": ("accumulator", "tup"),
+    "merge": ("first", "second"),
+    "result": ("accumulator", "window", "collector"),
+    "flush": ("collector",),
+    "cleanup": (),
+}
+# The modules of the base classes, whose methods only say that they are missing.
+_BASES = {kind.__module__ for kind in get_args(AnyBolt)}
 # A message must not be forgotten while deliveries of it are still in the topology.
 _SHORTEST = timedelta(minutes=1)
 _LONGEST = timedelta(days=10 * 365)
@@ -290,31 +303,65 @@ def _spouts_above(topology: Topology, id_: str, seen: set[str]) -> Iterator[str]
 
 
 def check_methods(id_: str, bolt: AnyBolt) -> None:
-    """Raise TopologyError for generator and coroutine methods: calling one runs nothing, and the
-    tuple would be acked.
+    """Raise TopologyError for a method that is misspelt or takes other arguments, and for
+    generators and coroutines: calling one runs nothing, and the tuple would be acked.
     """
-    execute = bolt.execute_batch if isinstance(bolt, BatchBolt) else bolt.execute
-    methods: list[Callable[..., object]] = [bolt.prepare, execute, bolt.cleanup]
-    if isinstance(bolt, WindowedBolt):
-        methods += [getattr(bolt, name) for name in _OF_WINDOWS if hasattr(bolt, name)]
-    else:
-        methods.append(bolt.flush)
-    for method in methods:
-        for lazy, what in _NEVER_RUN.items():
-            may_be = isinstance(bolt, AsyncBolt) and lazy is inspect.iscoroutinefunction
-            if lazy(method) and not may_be:
-                raise TopologyError(
-                    f"bolt {id_!r}: {method.__name__} is {what} and would never run: write a "
-                    "plain method"
-                    + (", or derive the bolt from AsyncBolt" if what == "async" else "")
-                )
+    work = _work_of(bolt)
+    for name in work:
+        if getattr(getattr(type(bolt), name), "__module__", "") in _BASES:
+            own = {each for kind in type(bolt).__mro__ for each in _own_names(kind)}
+            # A ``BatchBolt`` without its method is refused by ``check_batching``.
+            typo = did_you_mean(name, sorted(own))
+            if typo and not isinstance(bolt, BatchBolt):
+                raise TopologyError(f"bolt {id_!r} has no method {name}{typo}")
+    for name in ("prepare", *work, "merge", "flush", "cleanup"):
+        method = getattr(bolt, name, None)
+        if method is not None:
+            _check_kind(id_, bolt, method, name)
+            _check_arguments(id_, method, name)
     # A decorator may return the coroutine of the method in it.
-    execute = inspect.unwrap(execute)
-    if isinstance(bolt, AsyncBolt) and not inspect.iscoroutinefunction(execute):
+    if isinstance(bolt, AsyncBolt) and not inspect.iscoroutinefunction(
+        inspect.unwrap(bolt.execute)
+    ):
         raise TopologyError(
             f"bolt {id_!r}: execute of an AsyncBolt must be async: write `async def execute`, or "
             "derive the bolt from BasicBolt"
         )
+
+
+def _work_of(bolt: AnyBolt) -> tuple[str, ...]:
+    """Return the names of the methods that a bolt of this kind must have."""
+    if isinstance(bolt, AggregatingBolt):
+        return ("create", "add", "result")
+    return ("execute_batch",) if isinstance(bolt, BatchBolt) else ("execute",)
+
+
+def _own_names(kind: type) -> Iterable[str]:
+    return () if kind.__module__ in _BASES else (each for each in vars(kind) if each[0] != "_")
+
+
+def _check_kind(id_: str, bolt: AnyBolt, method: Callable[..., object], name: str) -> None:
+    for lazy, what in _NEVER_RUN.items():
+        may_be = isinstance(bolt, AsyncBolt) and lazy is inspect.iscoroutinefunction
+        if lazy(method) and not may_be:
+            raise TopologyError(
+                f"bolt {id_!r}: {name} is {what} and would never run: write a plain method"
+                + (", or derive the bolt from AsyncBolt" if what == "async" else "")
+            )
+
+
+def _check_arguments(id_: str, method: Callable[..., object], name: str) -> None:
+    wanted = _ARGUMENTS[name]
+    try:
+        signature = inspect.signature(method)
+    except ValueError:  # of a function that is not Python's
+        return
+    try:
+        signature.bind(*wanted)
+    except TypeError:
+        raise TopologyError(
+            f"bolt {id_!r}: {name} is called with ({', '.join(wanted)}), and takes {signature}"
+        ) from None
 
 
 def streams_of(id_: str, component: Any) -> dict[str, Schema]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import sys
+import threading
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from tests.support.pump import Pump, Source
 from tests.support.reasons import unplaced
 from tiercel import (
+    AggregatingBolt,
     AsyncBolt,
     BasicBolt,
     BatchBolt,
@@ -157,6 +160,104 @@ def test_a_key_that_is_pressed_ends_the_task() -> None:
     pump.feed(["bad"])
     with pytest.raises(KeyboardInterrupt):
         pump.run()
+
+
+class Misspelt(BasicBolt):
+    def excute(self, tup, collector):
+        pass
+
+
+class MisspeltSum(AggregatingBolt):
+    tumbling = 2
+
+    def create(self):
+        return 0
+
+    def ad(self, accumulator, tup):
+        return accumulator
+
+    def result(self, accumulator, window, collector):
+        pass
+
+
+class Short(BasicBolt):
+    def execute(self, tup):
+        pass
+
+
+class Long(BatchBolt):
+    def execute_batch(self, tuples, collector, more):
+        pass
+
+
+class ShortPrepare(BasicBolt):
+    def prepare(self, config):
+        pass
+
+    def execute(self, tup, collector):
+        pass
+
+
+class Static(BasicBolt):
+    @staticmethod
+    def execute(tup, collector, *, more=1):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("bolt", "said"),
+    [
+        (Misspelt(), "'bolt' has no method execute; did you mean 'excute'"),
+        (MisspeltSum(), "'bolt' has no method add; did you mean 'ad'"),
+        (Short(), r"execute is called with \(tup, collector\), and takes \(tup\)"),
+        (Long(), r"execute_batch is called with \(tuples, collector\), and takes \(tuples, col"),
+        (ShortPrepare(), r"prepare is called with \(config, context\), and takes \(config\)"),
+    ],
+)
+def test_a_method_that_is_misspelt_or_takes_other_arguments_is_refused(bolt, said) -> None:
+    with pytest.raises(TopologyError, match=said):
+        topology(bolt)
+
+
+def test_a_method_that_can_be_called_is_accepted_however_it_is_written() -> None:
+    pump = Pump(topology(Static()))
+    roots = pump.feed(["a"])
+    pump.run()
+    assert pump.acked == roots
+
+
+class Given(BasicBolt):
+    """Has an attribute from ``__init__``."""
+
+    output_fields = "word string"
+
+    def __init__(self, given) -> None:
+        self.given = given
+
+    def execute(self, tup, collector):
+        collector.emit([self.given.dumps(tup[0])])
+
+
+class GivenAsync(AsyncBolt):
+    def __init__(self, given) -> None:
+        self.given = given
+
+    async def execute(self, tup, collector):
+        assert self.given
+
+
+@pytest.mark.parametrize("kind", [Given, GivenAsync])
+def test_a_module_may_be_an_attribute_and_a_lock_is_refused_by_name(kind: Any) -> None:
+    for given, said in ((json, ""), (threading.Lock(), "its attribute 'given' cannot be copied")):
+        spout = FeederSpout(fields="word string")
+        builder = TopologyBuilder("code")
+        builder.set_spout("spout", spout)
+        builder.set_bolt("bolt", kind(given)).shuffle_grouping("spout")
+        with LocalCluster(builder.build()) as cluster:
+            spout.feed(["a"], msg_id="m")
+            cluster.run_until_idle()
+            assert cluster.acked("spout") == ([] if said else ["m"])
+            assert said in str(cluster.fail_reasons("spout"))
 
 
 class Failing(Bolt):
