@@ -35,7 +35,7 @@ from tiercel.workers.lifecycle import name_servers, on_signals, set_up_logging
 from tiercel.workers.loading import load_for_spark, load_topology
 from tiercel.workers.local.addresses import with_run
 from tiercel.workers.local.private import servers
-from tiercel.workers.local.run import LocalRun, ReloadingRun
+from tiercel.workers.local.run import Changes, LocalRun, ReloadingRun, files_of
 from tiercel.workers.spout.process import spout_spec
 from tiercel.workers.spout.worker import run_spouts
 from tiercel.workers.terminal import say
@@ -93,7 +93,7 @@ def run(  # noqa: PLR0913 - one parameter an option
             if reload:
                 ReloadingRun(topology, loaded, found, stopped).run()
             else:
-                _work(topology, loaded, found, stopped)
+                _work(topology, loaded, found, stopped, Changes(files_of(topology)))
     except ServiceStoppedError:
         pass
     if stopped.is_set():
@@ -101,11 +101,17 @@ def run(  # noqa: PLR0913 - one parameter an option
     logger.info("%s has stopped", loaded.name, extra={"event": "stopped"})
 
 
-def _work(name: str, topology: Topology, settings: Settings, stopped: threading.Event) -> None:
+def _work(
+    name: str,
+    topology: Topology,
+    settings: Settings,
+    stopped: threading.Event,
+    code: Changes | None = None,
+) -> None:
     if stopped.is_set():
         return
     with LocalRun(name, topology, settings) as running:
-        running.wait(stopped)
+        running.wait(stopped, code)
         if running.refused:
             sys.exit(2)
 

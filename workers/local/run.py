@@ -82,10 +82,10 @@ class LocalRun:
         """Names of the processes that ended until an operator acts."""
         return [child.name for child in self._supervisor.refused]
 
-    def wait(self, stopped: threading.Event) -> None:
+    def wait(self, stopped: threading.Event, code: Changes | None = None) -> None:
         """Wait until ``stopped`` is set, the topology was killed, or a process has refused to work.
 
-        Logs the progress every ten seconds.
+        Logs the progress every ten seconds, and changes of the ``code``.
         """
         topology = self._topology
         url = self._settings.redis_urls[0]
@@ -101,6 +101,8 @@ class LocalRun:
         # Only the driver's exit shows that the topology was killed: a spout worker that dies just
         # then is restarted, and waits in vain.
         while not self.refused and self.driver.exit_code != 0 and not stopped.wait(0.5):
+            if code is not None:
+                warn_of_changes(code)
             if time.monotonic() >= look_at:
                 look_at += _PROGRESS_S
                 progress.look(time.monotonic())
@@ -337,6 +339,21 @@ class Changes:
         changed = [file for file, seen in now.items() if seen != self._known[file]]
         self._known = now
         return changed
+
+
+def warn_of_changes(code: Changes) -> None:
+    """Log files that changed since the last call, if there are any.
+
+    A process that ends is started again, with the code that is there then; a driver and spouts
+    with different code send nothing to each other.
+    """
+    if changed := code.look():
+        log.warning(
+            "%s changed, and this run has the old code: start it again, or use --reload; a process "
+            "that ends until then is started with the new code, and may not work with the others",
+            ", ".join(sorted({file.name for file in changed})),
+            extra={"event": "code_changed"},
+        )
 
 
 def _look(file: Path) -> _Look:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiercel.workers.local.run import Changes
+from tiercel.workers.local.run import Changes, warn_of_changes
 
 
 @pytest.fixture
@@ -67,3 +67,16 @@ def test_a_file_that_is_followed_from_now_on_has_not_changed(file: Path, tmp_pat
     changes.follow([file])
     other.write_text("xyz")
     assert settled(changes) == []
+
+
+def test_a_run_without_reload_says_once_that_its_code_has_changed(tmp_path, caplog):
+    file = tmp_path / "orders.py"
+    file.write_text("a = 1")
+    code = Changes([file])
+    warn_of_changes(code)
+    assert not caplog.records
+    file.write_text("a = 22")
+    for _ in range(4):
+        warn_of_changes(code)
+    [said] = caplog.records
+    assert said.getMessage().startswith("orders.py changed, and this run has the old code: start")
