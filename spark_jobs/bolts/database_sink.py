@@ -252,7 +252,7 @@ def _check(table: str, fields: object, patience_secs: float, once_retention: obj
         raise TopologyError(f"DatabaseSink needs the name of a table, not {table!r:.50}")
     if isinstance(fields, str):
         raise TopologyError(f"DatabaseSink takes a list of fields: write fields=[{fields!r}]")
-    if not patience_secs > 0:
+    if not isinstance(patience_secs, (int, float)) or not patience_secs > 0:
         raise TopologyError(
             f"DatabaseSink needs a patience_secs greater than 0, not {patience_secs!r:.50}"
         )

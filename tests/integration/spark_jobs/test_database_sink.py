@@ -690,6 +690,7 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
         ({"mode": "delete"}, 'takes mode "insert" or "upsert"'),
         ({"mode": "upsert", "write": print}, 'takes mode "insert" or "upsert"'),
         ({"patience_secs": 0}, "needs a patience_secs greater than 0"),
+        ({"patience_secs": "5"}, "needs a patience_secs greater than 0, not '5'"),
         ({"once_retention": 5}, "needs a timedelta as once_retention, not 5"),
     ],
 )
