@@ -4,8 +4,8 @@ The state store has two kinds of marks of such a bolt (``spark_jobs.state.store`
 written with the step that closes a window:
 
 * of the window: the run in which it closed, and its emissions;
-* of each tuple that leaves with it: the digest of its message, and the name of the window, unless
-  the window follows from the timestamp.
+* of each tuple that leaves with it: the digest of its message, and the name of the window. If the
+  windows follow from the timestamp: their length and slide, which an upgrade may change.
 
 A tuple that comes and has a mark is in no window. It repeats the emissions of its windows, anchored
 to itself. The keys of these emissions are made of the window's name, so bolts behind with ``once``
@@ -61,11 +61,18 @@ from tiercel.spark_jobs.topology.windowing import Windowing
 
 # Parts of a mark of a tuple, and of the mark of a window.
 _CONTENT = slice(0, 16)
-_NAME = slice(16, 32)
+_WINDOW = slice(16, None)
+_NAME_BYTES = 16
 _RUN_BYTES = 8
+# Bytes of a length and of a slide, up to 12 days in microseconds.
+_SPAN_BYTES = 5
 _NONE = bytes(KEY_BYTES)
 # Names of windows that are known not to have closed.
 _MOST_KNOWN = 200_000
+_NOT_FOUND = (
+    "it was counted in a window that has closed, whose result cannot be found and repeated: the "
+    "key or the timestamp of the tuple has changed since"
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -76,6 +83,10 @@ class _Fresh:
     columns: dict[str, Longs]
     before: Longs
     is_new: bool
+    # The key of each row; zeros without one.
+    keys: list[bytes]
+    # Of marked rows whose windows the mark tells: names of windows, and their numbers.
+    told: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -130,9 +141,9 @@ class OnceWindows(TaskWindows):
     ) -> None:
         super().__init__(around, task, windowing, policy)
         self._fresh: list[_Fresh] = []
-        # By the window's name, what the next step repeats; and rows of other messages.
+        # By the window's name, what the next step repeats; and why rows with a mark fail.
         self._repeats: dict[bytes, _Repeat] = {}
-        self._strange: list[int] = []
+        self._refused: dict[int, Exception] = {}
         # Number of rows with a mark.
         self._marked = 0
         self._origin = f"{around.topology.name}\n{self._component}\n"
@@ -140,6 +151,7 @@ class OnceWindows(TaskWindows):
         self._run_id = blake2b(around.run.encode(), digest_size=_RUN_BYTES).digest()
         # The windows of a tuple follow from its timestamp.
         self._by_bounds = self._by_time and isinstance(self.windows, TimeWindows)
+        self._spans = _pack_spans(cast("TimeWindows", self.windows)) if self._by_bounds else b""
         self._retention_s = int(windowing.bolt.once_retention.total_seconds())
 
     def execution(self) -> Execution:
@@ -156,7 +168,10 @@ class OnceWindows(TaskWindows):
         self, entry: OpenEntry, columns: dict[str, Longs], before: Longs, *, is_new: bool
     ) -> None:
         """Have the rows looked up before they are put into windows."""
-        self._fresh.append(_Fresh(entry=entry, columns=columns, before=before, is_new=is_new))
+        keys = _keys_of(entry)
+        self._fresh.append(
+            _Fresh(entry=entry, columns=columns, before=before, is_new=is_new, keys=keys)
+        )
 
     def _fetch_known(self, known: Place, fetch: Fetch) -> None:
         super()._fetch_known(known, fetch)
@@ -170,20 +185,39 @@ class OnceWindows(TaskWindows):
         self.changes += len(fresh)
         names = [name for one in fresh if one.is_new for name in self._asks(one)]
         marks = self.recall(list(dict.fromkeys(names))) if names else {}
-        if not self._by_bounds and marks:
-            named = dict.fromkeys([mark[_NAME] for mark in marks.values()])
-            marks |= self.recall(list(named))
+        if marks:
+            marks |= self._told_by(marks, fresh)
         if len(self._unclosed) > _MOST_KNOWN:
             self._unclosed.clear()
         for one in fresh:
             self._admit_one(one, marks)
 
+    def _told_by(self, marks: Mapping[bytes, bytes], fresh: Sequence[_Fresh]) -> dict[bytes, bytes]:
+        """Note the windows that marks of rows tell; return the marks of these windows."""
+        for one in fresh:
+            for at, key in enumerate(one.keys if one.is_new else ()):
+                told = marks[key][_WINDOW] if key in marks else b""
+                if told not in (b"", self._spans):
+                    one.told[at] = self._windows_told(told, one, at)
+        names = [name for one in fresh for windows in one.told.values() for name, _ in windows]
+        return self.recall(list(dict.fromkeys(names))) if names else {}
+
+    def _windows_told(self, told: bytes, one: _Fresh, at: int) -> list[tuple[bytes, int]]:
+        """Return the windows of a row by its mark: a name, or length and slide of earlier ones."""
+        if len(told) == _NAME_BYTES:
+            return [(told, 0)]
+        windows, time = _unpack_spans(told), one.columns["time"][at]
+        first, last = int(windows.first_end(time)), int(windows.last_end(time))
+        named = self._names_until(windows, int(one.columns["key"][at]), last)
+        return [(name, (end - first) // windows.slide) for name, end in named if end >= first]
+
     def _asks(self, one: _Fresh) -> Iterator[bytes]:
         """Yield the names of marks that tell about rows: of their keys, and of their windows."""
-        yield from (key for key in _keys_of(one) if key != _NONE)
+        yield from (key for key in one.keys if key != _NONE)
         if self._by_bounds:
+            windows = cast("TimeWindows", self.windows)
             for key, last in set(self._windows_in(one)):
-                names = (name for name, _ in self._names_until(key, last))
+                names = (name for name, _ in self._names_until(windows, key, last))
                 yield from (name for name in names if name not in self._unclosed)
 
     def _windows_in(self, one: _Fresh) -> Iterator[tuple[int, int]]:
@@ -192,9 +226,8 @@ class OnceWindows(TaskWindows):
         last = windows.last_end(one.columns["time"]).tolist()
         return zip(one.columns["key"].tolist(), last, strict=True)
 
-    def _names_until(self, key: int, last: int) -> list[tuple[bytes, int]]:
+    def _names_until(self, windows: TimeWindows, key: int, last: int) -> list[tuple[bytes, int]]:
         """Return the names and ends of the windows of a row, given the end of the last one."""
-        windows = cast("TimeWindows", self.windows)
         value = self._origin + repr(self.keys.value(key))
         first = last - windows.length - bool(windows.length % windows.slide)
         ends = range(last, first, -windows.slide)
@@ -203,38 +236,32 @@ class OnceWindows(TaskWindows):
     def _admit_one(self, one: _Fresh, marks: Mapping[bytes, bytes]) -> None:
         status = one.columns["status"]
         found: dict[int, list[tuple[bytes, int]]] = {}
-        foreign: list[int] = []
+        refused: dict[int, Exception] = {}
         if one.is_new:
-            keys = _keys_of(one)
-            marked = [at for at, key in enumerate(keys) if key in marks and status[at] == GOOD]
+            marked = [at for at, key in enumerate(one.keys) if key in marks and status[at] == GOOD]
             status[marked] = MARKED
-            for at in marked:
-                mark = marks[keys[at]]
-                if said_by(_lanes_of(one, at)).contradicts(
-                    int.from_bytes(mark[_CONTENT], "little")
-                ):
-                    foreign.append(at)
-                elif not self._by_bounds:
-                    found[at] = [(mark[_NAME], 0)]
             if self._by_bounds:
-                self._find_closed(one, keys, marks, found)
+                self._find_closed(one, marks, found)
+            for at in marked:
+                if at in one.told:
+                    found[at] = [window for window in one.told[at] if window[0] in marks]
+                if error := _why_refused(one, at, marks[one.keys[at]], found.get(at, ())):
+                    refused[at] = error
         size = self.rows.size
         super()._admit(one.entry, one.columns, one.before, is_new=one.is_new)
         self._marked += int((status == MARKED).sum())
         self._others -= int((status == MARKED).sum())
-        self._strange += [size + at for at in foreign]
+        self._refused |= {size + at: error for at, error in refused.items()}
         for at, windows in found.items():
-            for name, number in windows:
-                if name in marks and at not in foreign:
-                    packed = marks[name][_RUN_BYTES:]
-                    repeat = self._repeats.setdefault(name, _Repeat(packed=packed))
-                    repeat.rows.append(size + at)
-                    repeat.numbers.append(number)
+            for name, number in windows if at not in refused else ():
+                packed = marks[name][_RUN_BYTES:]
+                repeat = self._repeats.setdefault(name, _Repeat(packed=packed))
+                repeat.rows.append(size + at)
+                repeat.numbers.append(number)
 
     def _find_closed(
         self,
         one: _Fresh,
-        keys: Sequence[bytes],
         marks: Mapping[bytes, bytes],
         found: dict[int, list[tuple[bytes, int]]],
     ) -> None:
@@ -247,13 +274,13 @@ class OnceWindows(TaskWindows):
         seen: dict[tuple[int, int], list[tuple[bytes, int]]] = {}
         for at, place in enumerate(self._windows_in(one)):
             if place not in seen:
-                seen[place] = self._names_until(*place)
+                seen[place] = self._names_until(windows, *place)
                 self._unclosed.update(name for name, _ in seen[place] if name not in marks)
             named = [(name, end) for name, end in seen[place] if end >= first[at]]
             closed = [(name, end) for name, end in named if name in marks]
             if not closed or status[at] not in (GOOD, MARKED):
                 continue
-            if status[at] == GOOD and not self._copies.holds(keys[at]):
+            if status[at] == GOOD and not self._copies.holds(one.keys[at]):
                 if len(closed) == len(named):
                     status[at] = LATE
                     continue
@@ -298,7 +325,7 @@ class OnceWindows(TaskWindows):
     def _forget(self) -> None:
         """Forget the repeats, which have been made."""
         self._repeats.clear()
-        self._strange.clear()
+        self._refused.clear()
         self._marked = 0
 
     def conflicted(self, shares: Sequence[Share], done: Done) -> None:
@@ -385,7 +412,7 @@ class OnceWindows(TaskWindows):
                 counts[ONCE_UNKEYED] += 1
                 continue
             content = packed[place * size + KEY_BYTES + 8 : (place + 1) * size]
-            marks[key] = content + names.get(row, b"")
+            marks[key] = content + names.get(row, self._spans)
             since = lanes[place][2] & 0xFFFFFFFF
             counts[ONCE_UNSURE] += 0 < since < oldest
         self._report(record, counts)
@@ -403,8 +430,8 @@ class OnceWindows(TaskWindows):
     def _repeat_emissions(self, record: WindowRecord, run: StepPlan) -> None:
         """Repeat the emissions of closed windows; tuples with marks leave."""
         status = self.rows["status"]
-        for row in np.searchsorted(run.rows, self._strange).tolist():
-            record.note(row, *record.blame(OtherMessageError(OTHER_MESSAGE)))
+        for row, error in self._refused.items():
+            record.note(int(np.searchsorted(run.rows, row)), *record.blame(error))
         for name, one in self._repeats.items():
             rows, numbers = np.array(one.rows), np.array(one.numbers)
             # A newer copy may have taken the place of a row.
@@ -441,12 +468,35 @@ def _name(key: str, start: int, end: int, tuples: bytes = b"") -> bytes:
     return blake2b(content, digest_size=KEY_BYTES).digest()
 
 
-def _keys_of(one: _Fresh) -> list[bytes]:
+def _pack_spans(windows: TimeWindows) -> bytes:
+    """Encode length and slide, from which the windows of a timestamp follow."""
+    spans = [windows.length] + [windows.slide] * (windows.slide != windows.length)
+    return b"".join(span.to_bytes(_SPAN_BYTES, "little") for span in spans)
+
+
+def _unpack_spans(packed: bytes) -> TimeWindows:
+    """Decode length and slide."""
+    length, slide = packed[:_SPAN_BYTES], packed[_SPAN_BYTES:] or packed
+    spans = int.from_bytes(length, "little"), int.from_bytes(slide, "little")
+    return TimeWindows(*spans, (), tells_expired=False)
+
+
+def _why_refused(
+    one: _Fresh, at: int, mark: bytes, closed: Sequence[tuple[bytes, int]]
+) -> Exception | None:
+    """Return why a row with this mark fails; None if it repeats the emissions of its windows."""
+    content = int.from_bytes(mark[_CONTENT], "little")
+    if said_by(_lanes_of(one, at)).contradicts(content):
+        return OtherMessageError(OTHER_MESSAGE)
+    return None if closed else Reject(_NOT_FOUND)
+
+
+def _keys_of(entry: OpenEntry) -> list[bytes]:
     """Return the key of each row; zeros without one."""
-    keys = one.entry.chunk.lineage.keys
+    keys = entry.chunk.lineage.keys
     if keys is None:
-        return [_NONE] * len(one.entry.rows)
-    joined = keys[one.entry.rows][:, :2].astype("<u8").tobytes()
+        return [_NONE] * len(entry.rows)
+    joined = keys[entry.rows][:, :2].astype("<u8").tobytes()
     return [joined[at : at + KEY_BYTES] for at in range(0, len(joined), KEY_BYTES)]
 
 

@@ -302,6 +302,51 @@ def test_a_message_without_identity_is_counted_and_named_in_the_errors() -> None
     assert len([error for error in errors if "a message without an identity" in error]) == 1
 
 
+class OnceLonger(OnceTumbling):
+    window = tumbling(timedelta(seconds=20))
+
+
+class OnceShorter(OnceTumbling):
+    window = tumbling(timedelta(seconds=5))
+
+
+UPGRADES = {"longer": OnceLonger, "shorter": OnceShorter} | BOLTS
+
+
+@pytest.mark.parametrize("before", BOLTS)
+@pytest.mark.parametrize("after", UPGRADES)
+def test_an_upgrade_to_another_window_repeats_the_results_of_closed_ones(
+    before: str, after: str
+) -> None:
+    """The windows have closed; their results wait."""
+    first, second = (topology({"bolt": kind}) for kind in (BOLTS[before], UPGRADES[after]))
+    broker = Broker(first)
+    rows = [[n, "a", START + timedelta(seconds=at), 1] for n, at in ((1, 0), (2, 4), (3, 70))]
+    broker.publish(*rows)
+    broker.pump.work_at("bolt")
+    broker.settle()
+    assert broker.acked == set()
+    expected = {tuple(values) for values in broker.pump.rows("book")}
+    broker.topology = second
+    broker.new_run()
+    broker.finish()
+    assert broker.acked >= {1, 2}
+    assert broker.reasons == []
+    assert broker.booked().keys() >= expected
+    assert sum(row[3] for row in broker.booked()) == sum(row[3] for row in expected)
+
+
+def test_a_message_whose_result_is_not_found_becomes_a_dead_letter() -> None:
+    """The bolt before has given it another key: it is not acked without a result."""
+    broker = Broker(topology({"tumbling": OnceTumbling}))
+    fed(broker, (1, "a", 1), (3, "a", 30))
+    assert broker.acked == {1}
+    row = [1, "b", START + timedelta(seconds=1), 1]
+    [root] = broker.pump.feed(row, identities=[Identity(b"1", 1 << 64 | 1)])
+    broker.pump.run()
+    assert "whose result cannot be found" in broker.pump.failed[root]
+
+
 class Tens(WindowedBolt):
     """Windows of three tuples."""
 
