@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -14,7 +15,7 @@ from tiercel.acker.inbox.chunk import Lineage, Rows
 from tiercel.acker.inbox.contract import Claims, Covered, Entry, Rest
 from tiercel.acker.ledger import Ids
 from tiercel.spark_jobs.kinds.windows.assigners import Plan, WindowId
-from tiercel.spark_jobs.kinds.windows.rows import NEVER, Longs
+from tiercel.spark_jobs.kinds.windows.rows import FOREVER, NEVER, Longs
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import TAKEN_BYTES
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share
@@ -30,6 +31,10 @@ _TELLS_PER_TIMEOUT = 3
 _TOLD = 5_000
 # A poll that takes longer than it waits by this time found no server.
 _SLOW_POLL_S = 1.0
+# Tuples and bytes that are taken and still use room of the inbox, and for how long.
+_ROOM_TUPLES = 4_000
+_ROOM_BYTES = 8 * 1024 * 1024
+_ROOM_S = 1.0
 # A position, to be compared.
 Place = tuple[int, int]
 # Kinds of steps, the first number in a seal.
@@ -55,8 +60,7 @@ class StepPlan:
 class HoldsRows(Protocol):
     """The order of a task that holds the rows of its backlog."""
 
-    # Tuples and bytes of held entries that need no room in the inbox from this step on.
-    freed: tuple[int, int]
+    inbox_room: InboxRoom
 
     @property
     def numbers(self) -> list[int]:
@@ -64,6 +68,38 @@ class HoldsRows(Protocol):
 
     def ingest(self, entry: OpenEntry) -> None:
         """Take the rows of an entry."""
+
+
+class InboxRoom:
+    """The room of the inbox that held entries use, until the next step frees it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # Tuples and bytes that use room, since when, and those that the step frees.
+        self._used = (0, 0)
+        self._since = 0.0
+        self.freed = (0, 0)
+
+    def use(self, tuples: int, size: int) -> None:
+        """Note an entry that was taken."""
+        self._since = self._since if self._used[0] else self._clock()
+        self._used = self._used[0] + tuples, self._used[1] + size
+
+    def free(self) -> None:
+        """Have the next step free all room."""
+        self.freed, self._used = self._used, (0, 0)
+
+    @property
+    def next_at(self) -> list[float]:
+        """Time at which the room is worth a step, if some is used."""
+        return [self._since + _ROOM_S] if self._used[0] else []
+
+    @property
+    def is_due(self) -> bool:
+        """True if the room is worth a step."""
+        tuples, size = self._used
+        late = tuples > 0 and self._clock() >= self._since + _ROOM_S
+        return late or tuples >= _ROOM_TUPLES or size >= _ROOM_BYTES
 
 
 class WindowBacklog(Backlog):
@@ -116,7 +152,7 @@ class WindowBacklog(Backlog):
 
     def take_out(self, shares: Sequence[Share], step: int, ticks: int) -> Covered:
         skipped = [(entry.tuples, len(entry.payload)) for entry in self._passed_over]
-        tuples, size = self._order.freed
+        tuples, size = self._order.inbox_room.freed
         covered = super().take_out(shares, step, ticks)
         return replace(
             covered,
@@ -190,9 +226,15 @@ class Polls:
             self._away(self._clock() - before[0] - wait_s)
         self._polled_s = self.time_s
         tuples, size = self._got
-        if tuples < most // 2 and size < TAKEN_BYTES // 2:
+        if 2 * tuples < most and size < TAKEN_BYTES // 2:
             self.emptied_s, self.emptied_us = before[1:]
             self.has_emptied = True
+
+    def go_on(self) -> None:
+        """Let the time of arrivals pass though the task is full and takes nothing: its windows
+        must close. What waits in the inbox is put into later windows.
+        """
+        self.emptied_us = self.server_us
 
     def pause(self) -> None:
         """Note that the inbox is not polled until the next poll."""
@@ -216,6 +258,37 @@ class Polls:
     def shown_at(self, server_us: int) -> list[float]:
         """Return when the server's clock shows this time, if that is known."""
         return [] if self._offset_us is None else [(server_us - self._offset_us) / 1e6]
+
+
+class Moved:
+    """The watermarks below which tuples of processing time count as if they had come then.
+
+    They are part of the snapshot: a later attempt must put held tuples into the same windows.
+    """
+
+    def __init__(self) -> None:
+        # Positions from which on tuples were moved, with the watermark of each, ascending.
+        self._since: list[tuple[int, int, int]] = []
+
+    def note(self, at: Place, watermark: int) -> None:
+        """Note that tuples of an entry were moved to the watermark."""
+        if not self._since or self._since[-1][2] < watermark:
+            self._since.append((*at, watermark))
+
+    def before(self, at: Place) -> int:
+        """Return the watermark to which tuples of an entry were moved."""
+        found = bisect_right(self._since, (*at, FOREVER))
+        return self._since[found - 1][2] if found else NEVER
+
+    def dump(self, oldest: Place) -> list[tuple[int, int, int]]:
+        """Return what a later attempt needs, given the position of the oldest held tuple."""
+        found = bisect_right(self._since, (*oldest, FOREVER))
+        del self._since[: max(0, found - 1)]
+        return self._since
+
+    def load(self, state: Iterable[Sequence[int]]) -> None:
+        """Load it."""
+        self._since = [(ms, seq, at) for ms, seq, at in state]
 
 
 class Telling:

@@ -88,6 +88,7 @@ class Windows:
             self._say_full()
             attempt.finish()
             attempt.stop.wait(wait_s)
+            order.polls.go_on()
         return self._step()
 
     def _count(self) -> None:

@@ -340,9 +340,19 @@ class HeldRows:
     @property
     def oldest(self) -> int | None:
         """Time of arrival of the first row; None if there is none."""
+        first = self._first()
+        return None if first is None else int(self["arrived"][first])
+
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """Position of the entry of the first row; None if there is none."""
+        first = self._first()
+        return None if first is None else (int(self["ms"][first]), int(self["seq"][first]))
+
+    def _first(self) -> int | None:
         alive = self.alive
         first = int(alive.argmax()) if alive.size else 0
-        return int(self["arrived"][first]) if alive.size and alive[first] else None
+        return first if alive.size and alive[first] else None
 
 
 class HeldCopies:

@@ -35,6 +35,8 @@ from tiercel.spark_jobs.kinds.windows.backlog import (
     OTHERS,
     ROOM,
     WINDOWS,
+    InboxRoom,
+    Moved,
     Place,
     Polls,
     StepPlan,
@@ -80,10 +82,6 @@ Recall = Callable[[Sequence[bytes]], dict[bytes, bytes]]
 
 # Rows of the windows that close in one step.
 _ROWS = 50_000
-# Tuples and bytes that are taken and still use room of the inbox.
-_ROOM_TUPLES = 4_000
-_ROOM_BYTES = 8 * 1024 * 1024
-_ROOM_S = 1.0
 # With more held rows, looking for windows that close takes one part in ``_SHARE`` of the time.
 _MANY = 20_000
 _SHARE = 5
@@ -105,10 +103,6 @@ class TaskWindows:
     suspected: Place | None = None
     # ``Attempt.recall``: the marks of these keys, for a bolt with ``once``.
     recall: Recall
-    # Tuples and bytes of entries that use room of the inbox, and the room that the step frees.
-    _room = (0, 0)
-    freed = (0, 0)
-    _room_since = 0.0  # time since which the former do
     # Number of rows that leave without their windows.
     _others = 0
     # The watermark, rows and failed windows at the last look that found nothing to close.
@@ -140,6 +134,8 @@ class TaskWindows:
         self._entries: dict[int, OpenEntry] = {}
         self._next_entry = 0
         self.polls = Polls(self._clock)
+        self.inbox_room = InboxRoom(self._clock)
+        self._moved = Moved()
         self._copies = HeldCopies(self.rows)
         self._tries = FailedWindows(*policy, self._clock)
         self._held_us = micros(max(LONGEST_WAIT, longest_held(bolt)))
@@ -185,6 +181,7 @@ class TaskWindows:
             self.watermark.highest.update({int(task): at for task, at in state["highest"].items()})
             self.watermark.at = int(state["at"])
             self._judged = cast("Place", tuple(state["taken"]))
+            self._moved.load(state.get("moved", ()))
 
     def backlog(self, done: Mapping[str, bytes]) -> WindowBacklog:
         self._backlog = WindowBacklog(done, self)
@@ -226,8 +223,7 @@ class TaskWindows:
             closed = [one.id for one in run.plan.closings if one.id not in run.failed]
             self._tries.note(closed, run.errors)
         self.changes += 1
-        self.freed = self._room
-        self._room = (0, 0)
+        self.inbox_room.free()
         kept = self._dump()
         if kept == self._kept and done.snapshot is None:
             return replace(done, again=again)
@@ -256,6 +252,7 @@ class TaskWindows:
             "at": self.watermark.at,
             "highest": self.watermark.highest,
             "windows": self.windows.dump(),
+            "moved": self._moved.dump(self.rows.first or self._taken),
         }
         return json.dumps(state).encode()
 
@@ -271,8 +268,7 @@ class TaskWindows:
         before = self._before(chunk.route.source_task, times)
         self._admit(entry, columns, before, is_new=is_new)
         if is_new:
-            self._room_since = self._room_since if self._room[0] else self._clock()
-            self._room = self._room[0] + chunk.values.num_rows, self._room[1] + entry.size
+            self.inbox_room.use(chunk.values.num_rows, entry.size)
         self.changes += 1
         self.telling.add(roots_in(chunk.lineage, rows))
 
@@ -282,15 +278,17 @@ class TaskWindows:
         """Put the rows of an entry into windows, given the watermark ``before`` each."""
         chunk, rows, status = entry.chunk, entry.rows, columns["status"]
         # An earlier attempt has judged the others, and let those leave that were late.
-        judged = before if is_new else np.full(len(rows), NEVER)
+        at = place(entry.position)
+        judged = before if is_new else np.full(len(rows), self._moved.before(at))
         late = self.windows.judge(self.rows, columns, judged) & (status == GOOD)
         if late.any():
             if self._by_time:
                 status[late] = LATE
             else:
-                # A tuple of now is never late: the clock of its server may be behind this one.
-                columns["time"][late] = before[late]
-                self.windows.judge(self.rows, columns, before)
+                # A tuple of now is never late: it has waited, or the server's clock is behind.
+                columns["time"][late] = judged[late]
+                self.windows.judge(self.rows, columns, judged)
+                self._moved.note(at, int(judged[0]))
         held = self.rows.add(columns)
         if chunk.lineage.keys is not None:
             self._replace(chunk.lineage.keys[rows], held)
@@ -360,8 +358,7 @@ class TaskWindows:
             moments.append(self._clock() + left_us / 1e6)
         if self.rows.count:
             moments += self.telling.next_at
-        if self._room[0]:
-            moments.append(self._room_since + _ROOM_S)
+        moments += self.inbox_room.next_at
         waits_until = max(self._look_at, self._rests_until)
         if waits_until > self._clock():
             # Before, there is no step.
@@ -388,15 +385,9 @@ class TaskWindows:
             self.run = StepPlan(kind=OTHERS, rows=rows)
         elif (plan := self._due(watermark)) is not None:
             self.run = StepPlan(kind=WINDOWS, plan=plan, rows=self._rows_of(plan))
-        elif must or self._has_room():
+        elif must or self.inbox_room.is_due:
             self.run = StepPlan(kind=ROOM)
         return self.run
-
-    def _has_room(self) -> bool:
-        """Return True if room for the tuples that were taken is worth a step."""
-        tuples, size = self._room
-        late = tuples > 0 and self._clock() >= self._room_since + _ROOM_S
-        return late or tuples >= _ROOM_TUPLES or size >= _ROOM_BYTES
 
     def _is_back(self) -> bool:
         """Return True once the rows are here that an earlier attempt knew at its last step.
@@ -481,6 +472,7 @@ class TaskWindows:
         if kind == WINDOWS:
             watermark, number, *waits = numbers
             waiting = frozenset(zip(waits[::2], waits[1::2], strict=True))
+            self.watermark.at = max(self.watermark.at, watermark)
             # Rows that were to leave without their windows had left before.
             strange = np.flatnonzero(self.rows.alive & (self.rows["status"] != GOOD))
             self.rows["status"][strange] = GOOD
@@ -559,8 +551,7 @@ class TaskWindows:
         """
         if self.suspected is None:
             return None
-        first = int(self.rows.alive.argmax())
-        if (int(self.rows["ms"][first]), int(self.rows["seq"][first])) > self.suspected:
+        if (self.rows.first or self._taken) > self.suspected:
             self.suspected = None
             return None
         return self._around.suspicion.notes(self._task)

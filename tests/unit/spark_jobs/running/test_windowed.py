@@ -30,7 +30,7 @@ from tiercel import (
 from tiercel.acker.inbox.contract import OpenWindows
 from tiercel.acker.metrics.contract import total_of
 from tiercel.spark_jobs.kinds.windows.assigners import TimeWindows
-from tiercel.spark_jobs.kinds.windows.rows import AHEAD, GOOD, NULL, Timestamps
+from tiercel.spark_jobs.kinds.windows.rows import AHEAD, FOREVER, GOOD, NULL, Timestamps
 from tiercel.spark_jobs.topology.windowing import Windowing
 from tiercel.workers.testing.engine import SimulatedClock
 
@@ -340,6 +340,61 @@ def test_the_room_of_held_tuples_is_free_and_max_held_bounds_them():
     assert 3_000 <= waiting < 3_000 + 4_000
     pump.read()
     assert pump.acked == []
+
+
+class Full(Sums):
+    window = tumbling(timedelta(seconds=10))
+    timestamp_field = ""
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 10])
+def test_a_full_task_closes_windows_of_processing_time(most):
+    bolt = Full()
+    bolt.max_held = most
+    pump = pump_of(bolt)
+    roots = fed(pump, *((n, 0) for n in range(2 * most + 1)))
+    for _ in range(10):
+        pump.run()
+        later(pump, 11)
+    assert set(pump.acked) == set(roots.values())
+    [task] = pump.topology.task_ids("windows")
+    assert (pump.attempts[task].next_at or FOREVER) > pump.clock(), "it must not poll"
+
+
+class FullStarts(Full):
+    max_held = 2
+
+    def execute(self, window, collector):
+        collector.emit([[int(window.start.timestamp()), *(tup["n"] for tup in window)]])
+
+
+@pytest.mark.parametrize("effects", [None, *range(16)])
+def test_tuples_that_waited_for_a_full_task_stay_in_their_later_window(effects, monkeypatch):
+    """A process dies at each effect; the next one puts its tuples into the same windows."""
+    monkeypatch.setattr(Timestamps, "arrival_us", staticmethod(lambda ms, _: ms * 1_000_000))
+    pump = pump_of(FullStarts(), ends=1)
+    roots = []
+    for n in range(1, 7):
+        roots += pump.feed([n, "k", 0])
+        pump.send()
+    pump.work_at("windows")
+    later(pump, 11)
+    if effects is not None:
+        with killed_after(effects):
+            for _ in range(6):
+                pump.work_at("windows")
+                later(pump, 3)
+        pump.take_over()
+    for _ in range(15):
+        pump.work_at("windows")
+        later(pump, 3)
+    found = [numbers for [numbers] in pump.rows("end")]
+    pump.run()
+    assert not pump.failed
+    assert set(pump.acked) == set(roots)
+    assert [n for numbers in found for n in numbers[1:]] == [1, 2, 3, 4, 5, 6]
+    starts = [numbers[0] for numbers in found]
+    assert sorted(set(starts)) == starts
 
 
 def test_held_tuples_do_not_look_as_if_they_waited():
