@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -301,6 +302,10 @@ class FailedWindows:
             asked = isinstance(error, RetryLater)
             wait_s = error.seconds if isinstance(error, RetryLater) else self.back_off_s(attempts)
             self._tried[id_] = attempts - asked, self._clock() + wait_s
+
+    def keep(self, windows: AbstractSet[WindowId]) -> None:
+        """Forget all other windows: they do not exist any more."""
+        self._tried = {id_: self._tried[id_] for id_ in windows}
 
     def back_off_s(self, attempts: int) -> float:
         """Return the wait after this number of attempts."""

@@ -420,6 +420,8 @@ class TaskWindows:
                 self._look_at = self._clock() + _SHARE * (time.perf_counter() - began)
             if plan.closings or self.windows.leaving(self.rows, plan, set()).size:
                 return plan
+        # A failed window that is due would be in the plan, unless it is another one now.
+        self._tries.keep(waiting)
         self._looked = look
         self.windows.passed(watermark)
         return None

@@ -158,6 +158,47 @@ def test_a_window_that_raises_is_tried_again_and_its_emissions_are_dropped():
     assert (totals["windows_closed"], totals["windows_failed"]) == (3, 1)
 
 
+class GrowingSession(Sums):
+    window = Session(10 * MS, longest=1_000 * MS)
+    raises = 1
+
+
+def test_a_failed_session_that_grows_is_not_waited_for():
+    pump = pump_of(GrowingSession(), ends=1)
+    fed(pump, (1, 5), (2, 100))
+    pump.run()
+    fed(pump, (3, 14))
+    pump.run()
+    check_that_it_rests(pump)
+
+
+class SecondBusy(Sums):
+    window = tumbling(2)
+
+    def execute(self, window, collector):
+        self.calls += 1
+        if self.calls == 2:
+            raise ValueError("it is busy")
+
+
+def test_a_failed_window_with_another_number_later_is_not_waited_for():
+    """The key has no window before it any more, so its numbers begin anew."""
+    pump = pump_of(SecondBusy(), ends=1)
+    fed(pump, (1, 5), (2, 6), (3, 7), (4, 8), (5, 100))
+    pump.run()
+    check_that_it_rests(pump)
+
+
+def check_that_it_rests(pump):
+    """Its next step is never due for longer than one turn."""
+    [task] = pump.topology.task_ids("windows")
+    for _ in range(3):
+        later(pump, 60)
+        pump.run()
+    assert (pump.attempts[task].next_at or FOREVER) > pump.clock()
+    assert len(pump.acked) >= 3
+
+
 def test_a_window_that_always_raises_becomes_dead_letters():
     bolt = Sums()
     bolt.raises = 1_000
