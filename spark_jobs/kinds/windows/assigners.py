@@ -6,6 +6,7 @@ an index stays valid until ``HeldRows.compact``. Times are microseconds since 19
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tiercel.spark_jobs.kinds.windows.rows import (
     Longs,
     Mask,
     each_once,
+    is_near,
     micros,
     numbers_in,
 )
@@ -312,12 +314,15 @@ class SessionWindows:
         # A tuple that belongs to an open session is in time.
         good = rows.good
         for key in np.unique(columns["key"][late]).tolist():
-            known = rows["time"][good & (rows["key"] == key)].tolist()
+            known = np.sort(rows["time"][good & (rows["key"] == key)]).tolist()
+            # Sorted too, and apart: it grows.
+            fresh: list[int] = []
             for at in np.flatnonzero(columns["key"] == key).tolist():
                 time = int(times[at])
-                late[at] = late[at] and not any(abs(time - one) < self.gap for one in known)
+                near = is_near(known, time, self.gap) or is_near(fresh, time, self.gap)
+                late[at] = late[at] and not near
                 if not late[at]:
-                    known.append(time)
+                    insort(fresh, time)
         return late
 
     def added(self, rows: HeldRows, fresh: Longs) -> None:

@@ -5,7 +5,8 @@ Pure. Timestamps are microseconds since 1970; ``now`` is seconds on a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
@@ -265,6 +266,12 @@ def numbers_in(keys: Longs, firsts: Longs, lasts: Longs) -> int:
     reached = np.maximum.accumulate(ends)
     before = np.concatenate(([NEVER], reached[:-1]))
     return int(np.maximum(0, ends - np.maximum(begins - 1, before)).sum())
+
+
+def is_near(ascending: Sequence[int], time: int, gap: int) -> bool:
+    """Return True if one of these times is less than ``gap`` away."""
+    place = bisect_right(ascending, time - gap)
+    return place < len(ascending) and ascending[place] < time + gap
 
 
 def each_once(parts: Iterable[Longs], size: int) -> Longs:
