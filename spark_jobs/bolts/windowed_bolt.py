@@ -219,8 +219,8 @@ class AggregatingBolt(WindowedBolt):
         raise NotImplementedError("the bolt has no method add")
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Return an accumulator with the tuples of both. It may be ``first``; ``second`` must not
-        change.
+        """Return an accumulator with the tuples of both, which may be one of the arguments.
+        ``first`` may change; ``second`` must not.
 
         Needed for windows that overlap and for sessions.
         """

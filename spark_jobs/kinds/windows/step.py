@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -93,6 +94,9 @@ class Accumulators:
                 if len(unfit) == fit:
                     self._panes[name] = known
             accumulator = bolt.merge(accumulator, known[1])
+            if accumulator is known[1]:
+                # The next merge may change it, and later windows need it.
+                accumulator = deepcopy(accumulator)
             first = end
         return accumulator, unfit
 

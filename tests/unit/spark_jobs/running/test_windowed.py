@@ -821,6 +821,25 @@ def test_windows_that_overlap_add_each_tuple_once():
     assert set(pump.acked) == {roots[n] for n in (1, 2, 3, 5, 6)}
 
 
+class Extends(Sliding5):
+    """Returns the second accumulator if the first is empty, and changes the first otherwise."""
+
+    def merge(self, first, second):
+        if not first:
+            return second
+        first.extend(second)
+        return first
+
+
+def test_merge_may_return_its_second_argument():
+    pump = pump_of(Extends(), ends=1)
+    fed(pump, *((n, 9 * n) for n in range(5, 17)))
+    pump.work_at("windows")
+    ends = range(50, 141, 10)
+    windows = [[n for n in range(5, 17) if end - 50 <= 9 * n < end] for end in ends]
+    assert pump.rows("end") == [(sum(one), len(one)) for one in windows]
+
+
 @pytest.mark.parametrize("window", [Session(10 * MS), tumbling(10 * MS), tumbling(1)])
 def test_a_window_of_any_kind_is_tried_again_without_another_tuple(window):
     bolt = Sums()
