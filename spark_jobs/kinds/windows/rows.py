@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -155,12 +156,27 @@ class Keys:
         return {old: self._number(value) for old, value in zip(live, values, strict=True)}
 
     def _number(self, value: Any) -> int:
+        known = self._numbers.get(value)
+        if known is not None:
+            return known
+        value = _one_of_equals(value)
         number = self._numbers.setdefault(value, len(self._values))
         if number == len(self._values):
             self._values.append(value)
             content = blake2b(repr(value).encode(errors="surrogatepass"), digest_size=8)
             self.digests.append(int.from_bytes(content.digest()) >> 1)
         return number
+
+
+def _one_of_equals(key: Any) -> Any:
+    """Return one object for all NaNs, which are equal to nothing, and one zero: digests and names
+    of windows are made of the key as text.
+    """
+    if isinstance(key, tuple):
+        return tuple(map(_one_of_equals, key))
+    if isinstance(key, float):
+        return nan if isnan(key) else key + 0.0
+    return key
 
 
 class Watermark:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import timedelta
 from time import process_time
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from tiercel.spark_jobs.kinds.windows.rows import (
     GOOD,
     NEVER,
     HeldRows,
+    Keys,
     Watermark,
     numbers_in,
 )
@@ -400,3 +403,18 @@ def test_held_tuples_of_a_busy_key_that_come_again_are_judged_quickly():
         again = session_rows(times[first : first + 2_000])
         assert not windows.judge(rows, again, np.full(2_000, int(times[-1]))).any()
     assert process_time() - began < 2
+
+
+@pytest.mark.parametrize("count", [3, 100])
+@pytest.mark.parametrize("fields", [("x",), ("x", "y")])
+def test_every_nan_and_every_zero_is_one_key(count, fields):
+    numbered, digests = [], set()
+    for zeros in ([-0.0, 0.0], [0.0, -0.0]):
+        column = pa.array([*zeros, *(float("nan") for _ in range(count))])
+        values = pa.record_batch({"x": column, "y": column})
+        chunk = SimpleNamespace(route=SimpleNamespace(component="s", stream="t"), values=values)
+        keys = Keys({("s", "t"): fields})
+        numbered += [keys.of(chunk, np.arange(values.num_rows)).tolist() for _ in range(2)]
+        digests.add(tuple(keys.digests))
+    assert numbered == [[0, 0] + [1] * count] * 4
+    assert len(digests) == 1, "which zero came first must not matter"
