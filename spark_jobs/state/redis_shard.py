@@ -114,7 +114,9 @@ BUCKETS = 1 << 15
 PARTS = 4
 # Old buckets per call that splits them.
 _SPLIT_AT_ONCE = 16
-_FIELD = 11
+# Bytes of a mark's field; and of its time, with which its record begins.
+FIELD_BYTES = 11
+TIME_BYTES = 3
 _KEY_BYTES = 16
 # Bytes before the keys in a call's undo record: its kind and its time.
 _BEFORE_KEYS = 4
@@ -130,7 +132,7 @@ Recalled = bytes | tuple[int, str]
 
 def mark_shard(key: bytes, shards: int) -> int:
     """Return the shard of a mark."""
-    return 0 if shards == 1 else int.from_bytes(key[_FIELD : _FIELD + 2]) % shards
+    return 0 if shards == 1 else int.from_bytes(key[FIELD_BYTES : FIELD_BYTES + 2]) % shards
 
 
 class MarkShard:
@@ -241,7 +243,7 @@ def bucket_of(field: bytes, number: int) -> int:
     version.
     """
     old = BUCKETS // PARTS
-    return field[_FIELD - 1] % PARTS * old + number % old
+    return field[FIELD_BYTES - 1] % PARTS * old + number % old
 
 
 def _counted(verdict: int) -> int:

@@ -35,6 +35,7 @@ from tiercel.spark_jobs.state.encoding import (
     encode_key,
     encode_value,
 )
+from tiercel.spark_jobs.state.redis_shard import FIELD_BYTES, TIME_BYTES
 
 FORMAT = 1
 # Longer than the line of the largest value that base64 makes longer, with its key.
@@ -109,11 +110,13 @@ def write_savepoint(path: Path, header: SavedStates, saved: Iterable[Saved]) -> 
     Raises SavepointError if it exists, cannot be written, or does not get the numbers of entries
     and marks that the header promises; errors of ``saved`` as they are.
     """
-    if path.exists():
-        raise SavepointError(f"{path} exists already: name another file, or remove it first")
     name: str | None = None
     try:
         try:
+            if path.exists():
+                raise SavepointError(
+                    f"{path} exists already: name another file, or remove it first"
+                )
             made, name = mkstemp(prefix=f".{path.name}.", dir=path.parent)
             with os.fdopen(made, "wb") as file:
                 _write(file, header, saved)
@@ -251,6 +254,10 @@ class SavepointFile:
             raise SavepointError(
                 f"the first line of {self._path} is wrong: {place}: {first['msg']}"
             ) from None
+        if not header.bolts:
+            raise SavepointError(
+                f"the first line of {self._path} names no bolt: there is no state to import"
+            )
         if len({bolt.name for bolt in header.bolts}) < len(header.bolts):
             raise SavepointError(f"the first line of {self._path} names a bolt twice")
         return header
@@ -322,13 +329,10 @@ def _mark_of(bolt: SavedBolt, said: dict[str, Any]) -> SavedMark:
     shard, bucket = said["place"]
     if type(shard) is not int or type(bucket) is not int or not 0 <= shard < bolt.shards:
         raise ValueError("there is no such place")
-    return SavedMark(
-        bolt=bolt.name,
-        shard=shard,
-        bucket=bucket,
-        field=_unbase64(said["key_base64"]),
-        mark=_unbase64(said["mark_base64"]),
-    )
+    field, mark = _unbase64(said["key_base64"]), _unbase64(said["mark_base64"])
+    if len(field) != FIELD_BYTES or len(mark) < TIME_BYTES:
+        raise ValueError("it is a remembered key of another length: export again")
+    return SavedMark(bolt=bolt.name, shard=shard, bucket=bucket, field=field, mark=mark)
 
 
 def _base64(raw: bytes) -> str:

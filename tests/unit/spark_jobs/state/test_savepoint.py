@@ -77,7 +77,13 @@ def path(tmp_path):
 @given(
     entries=st.lists(st.tuples(NAMES, st.one_of(OURS, STRANGERS)), max_size=8),
     marks=st.lists(
-        st.tuples(NAMES, st.integers(0, 1), st.integers(0, 99), st.binary(), st.binary()),
+        st.tuples(
+            NAMES,
+            st.integers(0, 1),
+            st.integers(0, 99),
+            st.binary(min_size=11, max_size=11),
+            st.binary(min_size=3),
+        ),
         max_size=3,
     ),
 )
@@ -105,7 +111,11 @@ def test_a_line_can_be_read_and_edited(path):
 
 
 def test_a_file_that_is_cut_off_anywhere_is_refused(path, tmp_path):
-    written(path, [("count", b'"a"', b"1"), ("count", b'"b"', b"2")], [("count", 0, 1, b"k", b"m")])
+    written(
+        path,
+        [("count", b'"a"', b"1"), ("count", b'"b"', b"2")],
+        [("count", 0, 1, b"k" * 11, b"made")],
+    )
     raw = path.read_bytes()
     cut = tmp_path / "cut"
     for length in range(len(raw)):
@@ -144,6 +154,22 @@ def test_a_file_that_was_damaged_is_refused_with_the_line(path, old, new, line):
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(SavepointError, match=line):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "mark"), [(b"short", b"made"), (b"k" * 12, b"made"), (b"k" * 11, b"m")]
+)
+def test_a_remembered_key_of_another_length_is_refused_with_the_line(path, field, mark):
+    written(path, [], [("count", 0, 1, field, mark)])
+    with pytest.raises(SavepointError, match=r"line 2: it is no entry .* key of another length"):
+        read(path)
+
+
+def test_a_file_without_bolts_is_refused(path):
+    header = SavedStates(version="1", saved="2026-01-01", topology="words", bolts=())
+    write_savepoint(path, header, [])
+    with pytest.raises(SavepointError, match=r"names no bolt: there is no state to import"):
         read(path)
 
 
@@ -205,6 +231,12 @@ def test_a_disk_without_room_leaves_no_file(path):
     )
     assert ended.stdout == f"cannot write {path}: File too large; nothing was left behind\n"
     assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("length", [246, 256])
+def test_a_name_that_is_too_long_is_refused(tmp_path, length):
+    with pytest.raises(SavepointError, match=r"cannot write .*: File name too long"):
+        written(tmp_path / ("x" * length), [("count", b"1", b"1")])
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path):
