@@ -15,7 +15,7 @@ recognise them. ``docs/decisions/windows-once.md`` says why this is enough.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -33,7 +33,7 @@ from tiercel.spark_jobs.errors import OtherMessageError
 from tiercel.spark_jobs.kinds.windows.assigners import Closing, TimeWindows
 from tiercel.spark_jobs.kinds.windows.backlog import REPEATS, WINDOWS, Place, StepPlan
 from tiercel.spark_jobs.kinds.windows.record import WindowRecord, WindowRecorder, WindowResult
-from tiercel.spark_jobs.kinds.windows.rows import DEAD, GOOD, LATE, MARKED, Longs
+from tiercel.spark_jobs.kinds.windows.rows import DEAD, FOREVER, GOOD, LATE, MARKED, NEVER, Longs
 from tiercel.spark_jobs.kinds.windows.step import (
     WindowCalls,
     why_late,
@@ -67,8 +67,6 @@ _RUN_BYTES = 8
 # Bytes of a length and of a slide, up to 12 days in microseconds.
 _SPAN_BYTES = 5
 _NONE = bytes(KEY_BYTES)
-# Names of windows that are known not to have closed.
-_MOST_KNOWN = 200_000
 _NOT_FOUND = (
     "it was counted in a window that has closed, whose result cannot be found and repeated: the "
     "key or the timestamp of the tuple has changed since"
@@ -147,7 +145,8 @@ class OnceWindows(TaskWindows):
         # Number of rows with a mark.
         self._marked = 0
         self._origin = f"{around.topology.name}\n{self._component}\n"
-        self._unclosed: set[bytes] = set()
+        # By key: the ends of the first and the last of windows that are known not to have closed.
+        self._open: dict[int, tuple[int, int]] = {}
         self._run_id = blake2b(around.run.encode(), digest_size=_RUN_BYTES).digest()
         # The windows of a tuple follow from its timestamp.
         self._by_bounds = self._by_time and isinstance(self.windows, TimeWindows)
@@ -161,6 +160,14 @@ class OnceWindows(TaskWindows):
     def _begin(self, execute: Callable[[Any, Step], bool], bolt: WindowedBolt, step: Step) -> bool:
         self._states = cast("TaskStates", step.states)
         return execute(bolt, step)
+
+    @property
+    def _time_windows(self) -> TimeWindows:
+        return cast("TimeWindows", self.windows)
+
+    def _renumber(self, keys: Mapping[int, int]) -> None:
+        super()._renumber(keys)
+        self._open = {keys[old]: ends for old, ends in self._open.items() if old in keys}
 
     # -- input -----------------------------------------------------------------------------------
 
@@ -187,8 +194,6 @@ class OnceWindows(TaskWindows):
         marks = self.recall(list(dict.fromkeys(names))) if names else {}
         if marks:
             marks |= self._told_by(marks, fresh)
-        if len(self._unclosed) > _MOST_KNOWN:
-            self._unclosed.clear()
         for one in fresh:
             self._admit_one(one, marks)
 
@@ -208,30 +213,55 @@ class OnceWindows(TaskWindows):
             return [(told, 0)]
         windows, time = _unpack_spans(told), one.columns["time"][at]
         first, last = int(windows.first_end(time)), int(windows.last_end(time))
-        named = self._names_until(windows, int(one.columns["key"][at]), last)
-        return [(name, (end - first) // windows.slide) for name, end in named if end >= first]
+        ends = range(first, last + 1, windows.slide)
+        named = self._names(windows, int(one.columns["key"][at]), ends)
+        return [(name, (end - first) // windows.slide) for name, end in named]
 
     def _asks(self, one: _Fresh) -> Iterator[bytes]:
         """Yield the names of marks that tell about rows: of their keys, and of their windows."""
         yield from (key for key in one.keys if key != _NONE)
         if self._by_bounds:
-            windows = cast("TimeWindows", self.windows)
             for key, last in set(self._windows_in(one)):
-                names = (name for name, _ in self._names_until(windows, key, last))
-                yield from (name for name in names if name not in self._unclosed)
+                yield from (name for name, _ in self._unknown(key, last))
 
     def _windows_in(self, one: _Fresh) -> Iterator[tuple[int, int]]:
         """Yield the key of each row, and the end of its last window."""
-        windows = cast("TimeWindows", self.windows)
-        last = windows.last_end(one.columns["time"]).tolist()
+        last = self._time_windows.last_end(one.columns["time"]).tolist()
         return zip(one.columns["key"].tolist(), last, strict=True)
 
-    def _names_until(self, windows: TimeWindows, key: int, last: int) -> list[tuple[bytes, int]]:
-        """Return the names and ends of the windows of a row, given the end of the last one."""
+    def _names(
+        self, windows: TimeWindows, key: int, ends: Iterable[int]
+    ) -> list[tuple[bytes, int]]:
+        """Return the names and ends of the windows of a key that end then."""
         value = self._origin + repr(self.keys.value(key))
-        first = last - windows.length - bool(windows.length % windows.slide)
-        ends = range(last, first, -windows.slide)
         return [(_name(value, end - windows.length, end), end) for end in ends]
+
+    def _unknown(self, key: int, last: int) -> list[tuple[bytes, int]]:
+        """Return the names and ends of windows of a row that may have closed, given the last end.
+
+        It may be one window more: for a timestamp that is earlier by less than a slide.
+        """
+        windows = self._time_windows
+        first = last - windows.length - bool(windows.length % windows.slide)
+        lowest, highest = self._open.get(key, (FOREVER, NEVER))
+        ends = range(last, first, -windows.slide)
+        return self._names(windows, key, [end for end in ends if not lowest <= end <= highest])
+
+    def _closed_of(
+        self, key: int, last: int, marks: Mapping[bytes, bytes]
+    ) -> list[tuple[bytes, int]]:
+        """Return the names and ends of the closed windows of a row; note the others."""
+        windows = self._time_windows
+        closed = [(name, end) for name, end in self._unknown(key, last) if name in marks]
+        first = max([end for _, end in closed], default=last - windows.length) + windows.slide
+        if first > last:
+            return closed
+        lowest, highest = self._open.get(key, (first, last))
+        if first <= highest + windows.slide and lowest <= last + windows.slide:
+            self._open[key] = min(first, lowest), max(last, highest)
+        elif last > highest:
+            self._open[key] = first, last
+        return closed
 
     def _admit_one(self, one: _Fresh, marks: Mapping[bytes, bytes]) -> None:
         status = one.columns["status"]
@@ -268,25 +298,25 @@ class OnceWindows(TaskWindows):
         """Find the closed windows that rows repeat; a row that was in none of them is late if all
         of its windows have closed.
         """
-        windows = cast("TimeWindows", self.windows)
+        slide = self._time_windows.slide
         status, times = one.columns["status"], one.columns["time"]
-        first = windows.first_end(times).tolist()
+        first = self._time_windows.first_end(times).tolist()
         seen: dict[tuple[int, int], list[tuple[bytes, int]]] = {}
         for at, place in enumerate(self._windows_in(one)):
+            if status[at] not in (GOOD, MARKED):
+                continue
             if place not in seen:
-                seen[place] = self._names_until(windows, *place)
-                self._unclosed.update(name for name, _ in seen[place] if name not in marks)
-            named = [(name, end) for name, end in seen[place] if end >= first[at]]
-            closed = [(name, end) for name, end in named if name in marks]
-            if not closed or status[at] not in (GOOD, MARKED):
+                seen[place] = self._closed_of(*place, marks)
+            closed = [(name, end) for name, end in seen[place] if end >= first[at]]
+            if not closed:
                 continue
             if status[at] == GOOD and not self._copies.holds(one.keys[at]):
-                if len(closed) == len(named):
+                if len(closed) == (place[1] - first[at]) // slide + 1:
                     status[at] = LATE
                     continue
                 # Windows of this run that have closed did not have it.
                 closed = [one for one in closed if not marks[one[0]].startswith(self._run_id)]
-            found[at] = [(name, (end - first[at]) // windows.slide) for name, end in closed]
+            found[at] = [(name, (end - first[at]) // slide) for name, end in closed]
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -330,7 +360,7 @@ class OnceWindows(TaskWindows):
 
     def conflicted(self, shares: Sequence[Share], done: Done) -> None:
         # The marks of the earlier attempt may stay.
-        self._unclosed.clear()
+        self._open.clear()
         super().conflicted(shares, done)
 
     def _drop(self, run: StepPlan) -> None:
@@ -391,11 +421,20 @@ class OnceWindows(TaskWindows):
                 if stream in received and not record.reasons.keys() >= set(rows)
             ]
             marks[result.name] = self._run_id + packed_as_plain(record, noted)
-            self._unclosed.discard(result.name)
-            if not self._by_bounds:
+            if self._by_bounds:
+                self._note_closed(one)
+            else:
                 places = np.searchsorted(cast("StepPlan", self.run).rows, one.rows)
                 names |= dict.fromkeys(places.tolist(), result.name)
         self._mark_tuples(record, names, marks)
+
+    def _note_closed(self, one: Closing) -> None:
+        """Forget that this window and those before it are open."""
+        lowest, highest = self._open.get(one.key, (FOREVER, NEVER))
+        if lowest <= one.end:
+            self._open[one.key] = one.end + self._time_windows.slide, highest
+            if one.end >= highest:
+                del self._open[one.key]
 
     def _mark_tuples(
         self, record: WindowRecord, names: Mapping[int, bytes], marks: dict[bytes, bytes]

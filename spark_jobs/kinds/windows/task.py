@@ -402,10 +402,13 @@ class TaskWindows:
             self._entries = {at: entry for at, entry in self._entries.items() if at in known}
             renumbered = self.keys.prune(self.rows["key"])
             if renumbered is not None:
-                self.windows.renumber(renumbered)
-                self._accumulators.renumber()
-                keys = [renumbered[key] for key in self.rows["key"].tolist()]
-                self.rows["key"][:] = keys
+                self._renumber(renumbered)
+
+    def _renumber(self, keys: Mapping[int, int]) -> None:
+        """Note that keys have new numbers."""
+        self.windows.renumber(keys)
+        self._accumulators.renumber()
+        self.rows["key"][:] = [keys[key] for key in self.rows["key"].tolist()]
 
     def _due(self, watermark: int) -> Plan | None:
         waiting = self._tries.waiting

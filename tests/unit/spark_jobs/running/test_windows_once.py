@@ -4,7 +4,7 @@ die at each effect of their commits, spouts die, bolts behind fail, and new runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -345,6 +345,33 @@ def test_a_message_whose_result_is_not_found_becomes_a_dead_letter() -> None:
     [root] = broker.pump.feed(row, identities=[Identity(b"1", 1 << 64 | 1)])
     broker.pump.run()
     assert "whose result cannot be found" in broker.pump.failed[root]
+
+
+class OnceMany(OnceOverlapping):
+    window = Sliding(timedelta(seconds=2_000), timedelta(seconds=1))
+
+
+def test_open_windows_are_not_looked_up_again_however_many_there_are() -> None:
+    """Each task has 240,000: each second a tuple comes to one more window of its key."""
+    broker = Broker(topology({"sliding": OnceMany}))
+    asked: list[int] = []
+    for task in broker.topology.task_ids("sliding"):
+        order = broker.pump.attempts[task].kind._order
+        order.recall = counting(order.recall, asked)
+    for second in range(3):
+        asked.clear()
+        rows = [(240 * second + n, f"key-{n}", second) for n in range(240)]
+        broker.publish(*([n, key, START + timedelta(seconds=at), 1] for n, key, at in rows))
+        broker.pump.work_at("sliding")
+    assert 0 < sum(asked) <= 2 * 240
+
+
+def counting(recall: Any, asked: list[int]) -> Any:
+    def count(names: Sequence[bytes]) -> Any:
+        asked.append(len(names))
+        return recall(names)
+
+    return count
 
 
 class Tens(WindowedBolt):
