@@ -16,16 +16,19 @@ from operator import itemgetter
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.running.counting import RETRY_LATER
 from tiercel.workers.control.contract import State
-from tiercel.workers.monitoring.overview import NOT_RUNNING, REPORT_S, Overview
-from tiercel.workers.monitoring.rows import BoltRow, Load
+from tiercel.workers.monitoring.overview import NOT_RUNNING, Overview
+from tiercel.workers.monitoring.rows import REPORT_S, BoltRow, Load
 from tiercel.workers.monitoring.tables import (
     count,
     duration,
     per_second,
+    queued,
     seconds,
     span,
     tasks_named,
+    waiting_in_words,
     when,
+    working,
 )
 
 # Batches fill sooner: if a tuple waits longer, its bolt is behind.
@@ -39,7 +42,7 @@ _LONGER = 3.0
 # longer; counts by slots reach no farther back than the second number.
 _QUIET_S = 60.0
 _LONGEST_QUIET_S = 540.0
-# Failures without a single ack are an outage from this number on.
+# This many different messages that fail, without a single ack, are an outage.
 _OUTAGE = 5
 # Share of the message timeout that one message in a hundred may take.
 _NEAR = 0.8
@@ -347,36 +350,44 @@ def _missing(seen: Overview) -> Iterator[Finding]:
 def _stalled(seen: Overview) -> Iterator[Finding]:
     """Find that nothing completes although there is work."""
     lately = seen.lately
-    ready = _ready(seen)
-    waiting = ready + seen.own.pending + seen.own.in_back_off
+    waiting = _ready(seen) + seen.own.pending + seen.own.in_back_off
     if not seen.active or not waiting or lately.acked or any(b.paused for b in seen.bolts):
         return
     failures = max(lately.failed, *(lately.of(bolt.name)["failed"] for bolt in seen.bolts), 0)
-    if failures >= _OUTAGE:
+    if lately.failed_messages >= _OUTAGE:
         yield Finding(
             kind=FindingKind.ALL_FAIL,
             reason=(
-                f"all messages fail: {count(failures)} failures and not one ack in the last "
+                f"all messages fail: {count(failures)} failures of "
+                f"{count(lately.failed_messages)} messages and not one ack in the last "
                 f"{span(lately.seconds)}{_last_reason(seen)}"
             ),
-            age_s=lately.quiet_s,
+            age_s=lately.failing_s,
         )
-        return
+    # If only a few messages wait, and all of them have failed, then they are bad, not the topology.
+    elif not waiting <= max(lately.failed_messages, seen.own.in_back_off) < _OUTAGE:
+        yield from _nothing_acked(seen, waiting)
+
+
+def _nothing_acked(seen: Overview, waiting: int) -> Iterator[Finding]:
+    """Find that messages wait for longer than they may."""
+    lately = seen.lately
     timeout_s = seen.in_flight_limit_s or _LONGEST_QUIET_S
     patience_s = min(max(_QUIET_S, timeout_s), _LONGEST_QUIET_S)
-    quiet_s = lately.quiet_s
+    # Before the first emission there was nothing to ack.
+    quiet_s = lately.emitting_s if lately.emitted_before else lately.quiet_s
     if seen.driver_at is not None:
         quiet_s = min(quiet_s, (seen.at - seen.driver_at.since).total_seconds())
     works = any(call_s >= patience_s for bolt in seen.bolts for _, call_s in bolt.calls)
     if quiet_s < patience_s or works:
         return
-    refused = bool(ready) and not lately.emitted
+    refused = bool(_ready(seen)) and not lately.emitted
     if lately.emitted_before or refused:
         yield Finding(
             kind=FindingKind.NOTHING_ACKED,
             reason=(
-                f"no message was acked for {span(quiet_s)}, and {counted(waiting, 'message')} "
-                f"{_wait(waiting)}{_last_reason(seen)}"
+                f"no message was acked for {span(quiet_s)}, and "
+                f"{waiting_in_words(waiting, 'message')}{_last_reason(seen)}"
             ),
             # A spout takes ready messages within a moment, unless it can send nothing.
             age_s=quiet_s if lately.emitted_before else 0.0,
@@ -434,7 +445,7 @@ def _near_timeout(seen: Overview) -> Iterator[Finding]:
             reason=(
                 f"a message takes {seconds(took_s / lately.acked)} on average, and times out after "
                 f"{seconds(timeout_s)}; one task of {slow.name} may get several, so spouts emit "
-                f"few, and {counted(ready, 'message')} {_wait(ready)}: raise message_timeout_secs"
+                f"few, and {waiting_in_words(ready, 'message')}: raise message_timeout_secs"
             ),
         )
 
@@ -480,37 +491,15 @@ def _awaited(seen: Overview) -> Iterator[Finding]:
             kind=FindingKind.BOTTLENECK,
             reason=(
                 f"is the bottleneck: a tuple spends {duration(process_ms)} in it, but only "
-                f"{duration(execute_ms)} working; {counted(ready, 'message')} {_wait(ready)} in "
+                f"{duration(execute_ms)} working; {waiting_in_words(ready, 'message')} in "
                 "the broker"
             ),
             component=slowest,
         )
 
 
-def working(bolt: BoltRow) -> str:
-    """Say how busy the bolt's tasks are."""
-    if bolt.tasks == 1:
-        who = "its task works"
-    elif bolt.free_tasks_take:
-        who = f"its {count(bolt.tasks)} tasks work"
-    else:
-        who = f"the busiest of its {count(bolt.tasks)} tasks works"
-    return f"{who} {bolt.busy:.0%} of the time"
-
-
-def queued(bolt: BoltRow) -> str:
-    """Say how many tuples wait for a bolt; empty if none does."""
-    number, oldest_s = bolt.queued
-    oldest = f", the oldest for {seconds(oldest_s)}" if oldest_s else ""
-    return f"{counted(number, 'tuple')} {_wait(number)} for it{oldest}" if number else ""
-
-
 def _and_queued(bolt: BoltRow) -> str:
     return f"; {some}" if (some := queued(bolt)) else ""
-
-
-def _wait(number: int) -> str:
-    return "waits" if number == 1 else "wait"
 
 
 def _failing(seen: Overview) -> Iterator[Finding]:

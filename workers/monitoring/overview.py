@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
@@ -16,29 +16,32 @@ from tiercel.acker.metrics.contract import (
     ErrorReport,
     KnownError,
     cumulative,
-    merged,
     percentile,
     total_of,
 )
 from tiercel.queues.broker.depths import QueueDepth
+from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.spark_jobs.running.counting import ACKER, edge_counter
+from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import Component, Edge
 from tiercel.workers.monitoring.rows import (
+    NOT_COUNTED,
     PER_SECOND,
+    REPORT_S,
     BoltRow,
-    OnceRow,
+    Lately,
     ProcessRow,
     Readings,
     SpoutTaskRow,
     TaskRow,
     WindowsRow,
     bolt_row,
+    lately_of,
     mean,
     oldest_waiting_s,
-    once_rows,
     processes,
     spout_tasks,
     task_rows,
@@ -211,6 +214,41 @@ class SpoutRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OnceRow:
+    """The once figures of a spout or bolt in a window."""
+
+    name: str
+    # Messages without the identity that the spout looks for.
+    no_identity: int
+    # Tuples that the bolt had applied before.
+    repeated: int
+    # Tuples without a key.
+    unkeyed: int
+    # Tuples that the bolt remembers now.
+    remembered: int
+    # Tuples older than the bolt's memory, which it may have applied before.
+    unsure: int
+
+
+def once_rows(readings: Readings) -> tuple[OnceRow, ...]:
+    """Return the rows of the components that have anything to show."""
+    rows = []
+    for component in (*readings.graph.spouts, *readings.graph.bolts):
+        total = total_of(readings.counted.counts, component.name)
+        rows.append(
+            OnceRow(
+                name=component.name,
+                no_identity=total[NO_IDENTITY],
+                repeated=total[ONCE_REPEATED],
+                unkeyed=total[ONCE_UNKEYED],
+                remembered=readings.marks.get(component.name, 0),
+                unsure=total[ONCE_UNSURE],
+            )
+        )
+    return tuple(row for row in rows if any(astuple(row)[1:]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AckerRow:
     """The ledger in a window; its pending roots are current."""
 
@@ -287,39 +325,6 @@ class Flow:
 
 
 STANDSTILL = Flow()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lately:
-    """The counts of the last minute or a little more, the same in every view: health is judged by
-    them.
-    """
-
-    # Length of the span; 0 if nothing was ever counted.
-    seconds: float = 0.0
-    # Messages of all spouts.
-    emitted: int = 0
-    acked: int = 0
-    # Timeouts included.
-    failed: int = 0
-    # From emit to complete tree; None if none was complete.
-    p99_ms: float | None = None
-    # By component.
-    counts: Mapping[str, Counter[str]] = field(default_factory=dict)
-    # How long no message was acked, within the ten minutes that are counted by slots.
-    quiet_s: float = 0.0
-    # Messages that were emitted during that time, but before the span of the other counts.
-    emitted_before: int = 0
-
-    def of(self, component: str) -> Counter[str]:
-        """Return the counts of a component."""
-        return self.counts.get(component, Counter())
-
-
-NOT_COUNTED = Lately()
-# An error may be this much older than the report that counts it.
-REPORT_S = 2.0
-_LATELY_SLOTS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -440,7 +445,7 @@ def overview_of(name: str, readings: Readings) -> Overview:
         trouble=readings.trouble,
         executors=readings.executors,
         ordered=_ordered(readings),
-        lately=_lately(readings),
+        lately=lately_of(readings),
         at=readings.at,
     )
 
@@ -460,34 +465,6 @@ def _ordered(readings: Readings) -> State:
     if readings.killed and state_of(readings) == NOT_RUNNING:
         return State.KILLED
     return readings.state or State.ACTIVE
-
-
-def _lately(readings: Readings) -> Lately:
-    spouts = [spout.name for spout in readings.graph.spouts]
-    found = merged(readings.slots[:_LATELY_SLOTS])
-    counts = {each: total_of(found.counts, each) for each in found.counts}
-    together: Counter[str] = Counter()
-    for name in spouts:
-        together.update(counts.get(name, {}))
-    quiet_s = 0.0
-    emitted_before = 0
-    for number, slot in enumerate(readings.slots):
-        totals = [total_of(slot.counts, name) for name in spouts]
-        if any(total["acked"] for total in totals):
-            break
-        quiet_s += slot.seconds
-        if number >= _LATELY_SLOTS:
-            emitted_before += sum(total["emitted"] for total in totals)
-    return Lately(
-        seconds=found.seconds,
-        emitted=together["emitted"],
-        acked=together["acked"],
-        failed=together["failed"],
-        p99_ms=percentile(together, 0.99),
-        counts=counts,
-        quiet_s=quiet_s,
-        emitted_before=emitted_before,
-    )
 
 
 def _own(name: str, readings: Readings) -> Own:

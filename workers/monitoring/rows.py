@@ -1,5 +1,5 @@
 """The readings of a topology at one moment, and the rows that views show of its bolts, tasks,
-processes and once bolts. Pure.
+processes, and its counts of the last minute. Pure.
 """
 
 from __future__ import annotations
@@ -7,15 +7,22 @@ from __future__ import annotations
 import enum
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from datetime import UTC, datetime
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 from tiercel.acker.ids import is_line, line_of, task_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import Counted, Counts, ErrorReport, KnownError, total_of
-from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.acker.metrics.contract import (
+    Counted,
+    Counts,
+    ErrorReport,
+    KnownError,
+    merged,
+    percentile,
+    total_of,
+)
 from tiercel.spark_jobs.kinds.windows.rows import moment
 from tiercel.spark_jobs.running.counting import (
     RETRY_LATER,
@@ -25,7 +32,6 @@ from tiercel.spark_jobs.running.counting import (
     WINDOWS_REFUSED,
     chained_of,
 )
-from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.topology.grouping import NoGrouping, Shuffle
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked
 from tiercel.workers.control.contract import State
@@ -85,6 +91,97 @@ class Readings:
     paused: Mapping[str, datetime] = field(default_factory=dict)
     # Aware, UTC.
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lately:
+    """The counts of the last minute or a little more, the same in every view: health is judged by
+    them.
+    """
+
+    # Length of the span; 0 if nothing was ever counted.
+    seconds: float = 0.0
+    # Messages of all spouts.
+    emitted: int = 0
+    acked: int = 0
+    # Timeouts included.
+    failed: int = 0
+    # From emit to complete tree; None if none was complete.
+    p99_ms: float | None = None
+    # By component.
+    counts: Mapping[str, Counter[str]] = field(default_factory=dict)
+    # How long no message was acked, within the ten minutes that are counted by slots.
+    quiet_s: float = 0.0
+    # Messages that were emitted during that time, but before the span of the other counts.
+    emitted_before: int = 0
+    # Time since the first emission of that time, and since its first failure.
+    emitting_s: float = 0.0
+    failing_s: float = 0.0
+    # Different messages that failed or were postponed in the span of the other counts. A message
+    # without an identifier counts once per attempt.
+    failed_messages: int = 0
+
+    def of(self, component: str) -> Counter[str]:
+        """Return the counts of a component."""
+        return self.counts.get(component, Counter())
+
+
+NOT_COUNTED = Lately()
+# An error may be this much older than the report that counts it.
+REPORT_S = 2.0
+_LATELY_SLOTS = 3
+
+
+def lately_of(readings: Readings) -> Lately:
+    """Count the last minute or a little more."""
+    names = [spout.name for spout in readings.graph.spouts]
+    found = merged(readings.slots[:_LATELY_SLOTS])
+    counts = {each: total_of(found.counts, each) for each in found.counts}
+    together = _together(counts, names)
+    oldest = readings.at - timedelta(seconds=found.seconds + REPORT_S)
+    about = {error.about for error in readings.errors if error.about and error.at >= oldest}
+    return Lately(
+        seconds=found.seconds,
+        emitted=together["emitted"],
+        acked=together["acked"],
+        failed=together["failed"],
+        p99_ms=percentile(together, 0.99),
+        counts=counts,
+        failed_messages=len(about),
+        **_quiet(readings, names),
+    )
+
+
+def _together(counts: Mapping[str, Counter[str]], names: Iterable[str]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for name in names:
+        total.update(counts.get(name, {}))
+    return total
+
+
+def _quiet(readings: Readings, spouts: Sequence[str]) -> Mapping[str, Any]:
+    """Return the fields of ``Lately`` about the time since the last ack."""
+    quiet_s = emitting_s = failing_s = 0.0
+    emitted_before = 0
+    for number, slot in enumerate(readings.slots):
+        counts = {each: total_of(slot.counts, each) for each in slot.counts}
+        of_spouts = _together(counts, spouts)
+        if of_spouts["acked"]:
+            break
+        ended_s, quiet_s = quiet_s, quiet_s + slot.seconds
+        if of_spouts["emitted"]:
+            emitting_s = quiet_s
+            emitted_before += of_spouts["emitted"] if number >= _LATELY_SLOTS else 0
+        if any(of["failed"] for of in counts.values()):
+            ages = [(readings.at - error.at).total_seconds() for error in readings.errors]
+            within = [age_s for age_s in ages if ended_s <= age_s <= quiet_s + REPORT_S]
+            failing_s = max(within, default=quiet_s)
+    return {
+        "quiet_s": quiet_s,
+        "emitted_before": emitted_before,
+        "emitting_s": emitting_s,
+        "failing_s": failing_s,
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -479,38 +576,3 @@ def windows_rows(
         if told or row.closed or row.failed or row.late or row.refused:
             rows.append(row)
     return tuple(rows)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OnceRow:
-    """The once figures of a spout or bolt in a window."""
-
-    name: str
-    # Messages without the identity that the spout looks for.
-    no_identity: int
-    # Tuples that the bolt had applied before.
-    repeated: int
-    # Tuples without a key.
-    unkeyed: int
-    # Tuples that the bolt remembers now.
-    remembered: int
-    # Tuples older than the bolt's memory, which it may have applied before.
-    unsure: int
-
-
-def once_rows(readings: Readings) -> tuple[OnceRow, ...]:
-    """Return the rows of the components that have anything to show."""
-    rows = []
-    for component in (*readings.graph.spouts, *readings.graph.bolts):
-        total = total_of(readings.counted.counts, component.name)
-        rows.append(
-            OnceRow(
-                name=component.name,
-                no_identity=total[NO_IDENTITY],
-                repeated=total[ONCE_REPEATED],
-                unkeyed=total[ONCE_UNKEYED],
-                remembered=readings.marks.get(component.name, 0),
-                unsure=total[ONCE_UNSURE],
-            )
-        )
-    return tuple(row for row in rows if any(astuple(row)[1:]))

@@ -21,10 +21,9 @@ from tiercel.spark_jobs.logs.formatters import printable, redact
 from tiercel.spark_jobs.state.encoding import StateEntry
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.steering import Standing
-from tiercel.workers.monitoring.overview import AckerRow, Fault, Own, QueueRow, SpoutRow
+from tiercel.workers.monitoring.overview import AckerRow, Fault, OnceRow, Own, QueueRow, SpoutRow
 from tiercel.workers.monitoring.rows import (
     BoltRow,
-    OnceRow,
     ProcessRow,
     SpoutTaskRow,
     TaskRow,
@@ -87,6 +86,29 @@ def size(number: int) -> str:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
         value /= 1024
     return f"{value:,.1f} GiB"
+
+
+def working(bolt: BoltRow) -> str:
+    """Say how busy the bolt's tasks are."""
+    if bolt.tasks == 1:
+        who = "its task works"
+    elif bolt.free_tasks_take:
+        who = f"its {count(bolt.tasks)} tasks work"
+    else:
+        who = f"the busiest of its {count(bolt.tasks)} tasks works"
+    return f"{who} {bolt.busy:.0%} of the time"
+
+
+def queued(bolt: BoltRow) -> str:
+    """Say how many tuples wait for a bolt; empty if none does."""
+    number, oldest_s = bolt.queued
+    oldest = f", the oldest for {seconds(oldest_s)}" if oldest_s else ""
+    return f"{waiting_in_words(number, 'tuple')} for it{oldest}" if number else ""
+
+
+def waiting_in_words(number: int, noun: str) -> str:
+    """Format as ``1 message waits`` or ``2 messages wait``."""
+    return f"{counted(number, noun)} {'waits' if number == 1 else 'wait'}"
 
 
 def tasks_named(tasks: Sequence[int]) -> str:

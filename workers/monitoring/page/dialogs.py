@@ -17,7 +17,6 @@ from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.nouns import counted
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import printable, redact
-from tiercel.workers.monitoring.health import queued, working
 from tiercel.workers.monitoring.overview import Fault, Overview, SpoutRow, known_for
 from tiercel.workers.monitoring.page.actions import Actions
 from tiercel.workers.monitoring.page.sections import (
@@ -41,11 +40,13 @@ from tiercel.workers.monitoring.tables import (
     heading_of,
     milliseconds,
     per_second,
+    queued,
     reason_of,
     seconds,
     size,
     tasks_named,
     when,
+    working,
 )
 from tiercel.workers.monitoring.watcher import SHOWN, DeadLetterCache
 

@@ -286,16 +286,61 @@ def outage(**changed):
     return replace(running(at=NOW, **{**given, **changed}), queues=(QUEUE,))
 
 
+def failures(*messages, reason="split[2]: RuntimeError: 503", ago_s=2):
+    """Return a spout's reports of the failures of these messages, two seconds apart."""
+    return [
+        ErrorReport(
+            at=NOW - timedelta(seconds=ago_s + 2 * number), component="lines", task=1,
+            message=reason, about=f"message {message} of queue orders",
+        )
+        for number, message in enumerate(messages)
+    ]  # fmt: skip
+
+
 def test_a_total_outage_is_trouble_with_its_reason():
-    error = ErrorReport(
-        at=NOW - timedelta(seconds=2), component="split", task=2, message="RuntimeError: 503"
-    )
-    health = health_of(outage(errors=[error]))
+    health = health_of(outage(errors=failures("a", "b", "c", "d", "e")))
     assert health.badge == "in trouble"
     assert kinds(health) == ["all_fail", "failing"]
     assert health.findings[0].reason == (
-        "all messages fail: 40 failures and not one ack in the last 30 s, last: RuntimeError: 503"
+        "all messages fail: 40 failures of 5 messages and not one ack in the last 30 s, last: "
+        "RuntimeError: 503"
     )
+
+
+def test_an_outage_began_with_its_first_failure_although_nothing_came_for_minutes_before():
+    quiet = slots({"lines": {"emitted": 40, "failed": 40}, "split": {"failed": 40}}, *[{}] * 19)
+    seen = outage(slots=quiet, errors=failures("a", "b", "c", "d", "e"))
+    [found] = [
+        each
+        for each in HealthMemory().judge(seen, ServerProblems(), NOW).findings
+        if each.kind is FindingKind.ALL_FAIL
+    ]
+    assert found.since == NOW - timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("ago_slots", [0, 5])
+def test_a_few_messages_that_always_fail_are_no_outage_in_a_quiet_topology(ago_slots):
+    """Each has failed several times, and nothing else has come for minutes."""
+    tried = {"lines": {"emitted": 4, "failed": 4}, "split": {"failed": 4}}
+    seen = running(
+        at=NOW,
+        slots=slots(*[tried] * (1 + ago_slots), *[{}] * (19 - ago_slots)),
+        errors=failures(*"abababab"),
+        present={1: Presence(active=True, pending=0, in_back_off=1)},
+        census=Census(pending=1, memory_bytes=1, feed_entries=0, feed_lag_s=0),
+        in_flight_limit_s=30.0,
+    )
+    assert kinds(health_of(seen)) == ["failing", "in_back_off"]
+    # A message that waits beside them shows that nothing else is acked either.
+    beside = health_of(replace(seen, queues=(replace(QUEUE, ready=1),)))
+    assert ("nothing_acked" in kinds(beside)) == (ago_slots > 0)
+
+
+def test_messages_that_all_wait_for_their_back_off_are_trouble_after_a_minute():
+    tried = slots({}, {}, {}, {"lines": {"emitted": 16, "failed": 16}})
+    present = {1: Presence(active=True, pending=0, in_back_off=16)}
+    seen = running(at=NOW, slots=tried, present=present, in_flight_limit_s=30.0)
+    assert kinds(health_of(seen)) == ["nothing_acked", "in_back_off"]
 
 
 def test_one_message_that_fails_alone_is_no_outage():
@@ -312,8 +357,18 @@ def test_a_reason_older_than_the_rate_is_not_shown_beside_it():
     error = ErrorReport(
         at=NOW - timedelta(minutes=8), component="split", task=2, message="RuntimeError: old"
     )
-    [_, failing] = health_of(outage(errors=[error])).findings
+    [failing] = health_of(outage(errors=[error])).findings
     assert failing.reason == "fails 1.3 tuples per second"
+
+
+def test_nothing_was_acked_since_the_first_message_after_a_quiet_time_came():
+    given = slots({}, {}, {}, {"lines": {"emitted": 16}}, *[{}] * 16)
+    health = HealthMemory().judge(
+        outage(slots=given, in_flight_limit_s=30.0), ServerProblems(), NOW
+    )
+    assert kinds(health) == ["nothing_acked"]
+    assert health.findings[0].reason.startswith("no message was acked for 2 min 0 s")
+    assert health.findings[0].since == NOW - timedelta(minutes=2)
 
 
 def test_messages_that_wait_while_none_is_acked_are_trouble():
