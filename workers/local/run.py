@@ -194,7 +194,8 @@ def describe(
 
     If ``in_flight`` is not known, it is the number of messages without an outcome.
     """
-    done = now["acked"] - before["acked"]
+    # If Redis lost the counters, they have begun again at 0.
+    done = now["acked"] - (before["acked"] if before["acked"] <= now["acked"] else 0)
     if in_flight is None:
         in_flight = now["emitted"] - now["acked"] - now["failed"] - now["released"]
     parts = [

@@ -46,6 +46,12 @@ def test_the_rate_is_that_of_the_time_since_the_last_look():
     assert describe(before, now, 10) == "1,300 acked (120 per second), 20 failed, 80 in flight"
 
 
+def test_counters_that_redis_lost_make_no_negative_rate():
+    before = Counter(emitted=300, acked=300)
+    assert describe(before, Counter(failed=1), 10).startswith("0 acked (0 per second), 1 failed")
+    assert describe(before, Counter(emitted=20, acked=20), 10).startswith("20 acked (2 per second)")
+
+
 def test_what_is_rare_is_said_only_when_it_happened():
     now = Counter(emitted=10, acked=1, failed=2, timeout=2, released=3, rejected=4)
     assert (
