@@ -148,7 +148,7 @@ class Finding:
     # The component that has it; None: the topology as a whole.
     component: str | None = None
     queue: str | None = None
-    # Aware, UTC; None: not known, because this is the first reading.
+    # Aware, UTC; None: not known, because it stood at the first reading.
     since: datetime | None = None
     # How long it has lasted by the counts alone, in seconds.
     age_s: float = field(default=0.0, compare=False)
@@ -207,19 +207,28 @@ class HealthMemory:
     """Since when each finding of one topology stands, for one reader that looks again and again."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[FindingKind, str | None, str | None], datetime] = {}
+        # When each finding was first seen or began, and True if it did not stand before that.
+        self._since: dict[tuple[FindingKind, str | None, str | None], tuple[datetime, bool]] = {}
+        self._has_seen = False
 
     def judge(self, seen: Overview | None, problems: ServerProblems, at: datetime) -> Health:
-        """Return the health ``at`` this time, which must not go back; each finding has a time."""
+        """Return the health ``at`` this time, which must not go back.
+
+        A finding of the first reading has a time only if the figures tell it.
+        """
         known = self._since
         self._since = {}
         findings = []
         for finding in findings_of(seen, problems):
             key = (finding.kind, finding.component, finding.queue)
             began = at - timedelta(seconds=finding.age_s)
-            since = self._since[key] = min(known.get(key, began), began)
+            first, is_known = known.get(key, (began, self._has_seen))
+            since = min(first, began)
+            is_known = is_known or finding.age_s > 0
+            self._since[key] = since, is_known
             if at - since >= timedelta(seconds=finding.lasts_s):
-                findings.append(replace(finding, since=since))
+                findings.append(replace(finding, since=since if is_known else None))
+        self._has_seen = self._has_seen or (seen is not None and problems.redis is None)
         return _graded(seen, findings)
 
 

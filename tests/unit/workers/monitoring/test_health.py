@@ -518,10 +518,21 @@ def test_a_finding_says_since_when_as_long_as_it_stands():
     def since(at, seen=seen):
         return [each.since for each in memory.judge(seen, ServerProblems(), at).findings]
 
+    assert since(NOW - timedelta(minutes=1), running()) == []
     assert since(NOW) == since(NOW + timedelta(minutes=5)) == [NOW]
     assert since(NOW + timedelta(minutes=6), running()) == []
     again = NOW + timedelta(minutes=7)
     assert since(again) == [again]
+
+
+@pytest.mark.parametrize("problems", [ServerProblems(), ServerProblems(redis="it is away")])
+def test_nobody_knows_since_when_a_finding_of_the_first_reading_stands(problems):
+    """The time of the reading would be taken for the time when the trouble began."""
+    memory = HealthMemory()
+    seen = running(driver=False)
+    for minutes in range(2):
+        at = NOW + timedelta(minutes=minutes)
+        assert [each.since for each in memory.judge(seen, problems, at).findings] == [None]
 
 
 def test_a_finding_began_when_its_figures_say():
