@@ -48,6 +48,20 @@ _BETWEEN_URLS = re.compile(r",(?=\s*(?:[a-z][a-z0-9+.-]*://|$))", re.IGNORECASE)
 _ONE_PIECE_BYTES = 64 * 1024
 _SENTINEL_PORT = 26379
 _PORT = 6379
+# Options that would change how tiercel reads replies or retries, or that no text can give.
+_OWN_OPTIONS = (
+    "command_packer",
+    "connection_class",
+    "credential_provider",
+    "decode_responses",
+    "encoding",
+    "encoding_errors",
+    "parser_class",
+    "protocol",
+    "redis_connect_func",
+    "retry",
+    "retry_on_error",
+)
 _SENTINEL_EXAMPLE = "redis+sentinel://:password@host:26379,other:26379/mymaster/0"
 _CLUSTER_EXAMPLE = "redis+cluster://:password@host:6379,other:6379"
 
@@ -88,7 +102,7 @@ class RedisAddress:
             )
         found = _FORM.fullmatch(url)
         if found is None:
-            return cls(form=Form.SERVER, url=url)
+            return cls(form=Form.SERVER, url=_checked_server(url))
         scheme = found[1].lower()
         form = Form(found[2].lower())
         rest = found[3]
@@ -108,13 +122,45 @@ class RedisAddress:
             raise _malformed(form)
         if form is Form.CLUSTER and path not in ([], ["0"]):
             raise RedisRefusedError("a Redis Cluster has database 0 alone; leave it out of the URL")
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        options = _options(scheme, parts.query)
         own = (options.pop("sentinel_username", None), options.pop("sentinel_password", None))
         database = path[0] if path else "0"
         # The host is a placeholder: the primary's address may be IPv6, and TLS checks the primary's
         # host name.
         plain = f"{scheme}://{login}{at}found-later/{database}?{urlencode(options)}"
         return cls(form=form, url=plain, hosts=hosts, service=service, login=own)
+
+
+def _checked_server(url: str) -> str:
+    """Return the URL of one server.
+
+    Raises RedisRefusedError for a database or an option that redis-py would misunderstand.
+    """
+    scheme, _, rest = url.partition("://")
+    parts = urlsplit(f"//{rest[len(_AFTER_PLACE.split(rest, maxsplit=1)[0]) :]}")
+    _options(scheme.lower(), parts.query)
+    is_server = scheme.lower() in ("redis", "rediss")
+    if is_server and not re.fullmatch(r"(/[0-9]*)?/?", unquote(parts.path)):
+        raise RedisRefusedError(
+            "the Redis URL must end with the number of a database, as redis://:password@host:6379/0"
+        )
+    return url
+
+
+def _options(scheme: str, query: str) -> dict[str, str]:
+    """Return the options of a URL. Raises RedisRefusedError for one that tiercel cannot use."""
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name in _OWN_OPTIONS:
+            raise RedisRefusedError(
+                f"the Redis URL has the option {name}, which tiercel sets itself: leave it out"
+            )
+        if name.startswith("ssl_") and scheme == "redis":
+            raise RedisRefusedError(
+                f"the Redis URL has the option {name}, but no TLS: begin it with rediss, or leave "
+                "the option out"
+            )
+    return options
 
 
 def at_behind_host(url: str) -> bool:

@@ -115,3 +115,29 @@ def test_when_nobody_answers_the_last_answer_is_told():
 
     with pytest.raises(exceptions.ConnectionError, match="two is away"):
         Finder([("one", 1), ("two", 2)], ask).find()
+
+
+@pytest.mark.parametrize("path", ["abc", "1/2", "0x1", "/1", "1 2", "-1"])
+def test_a_database_is_a_number(path):
+    """redis-py takes database 0 for the first, and 12 for the second."""
+    with pytest.raises(RedisRefusedError, match="must end with the number of a database"):
+        RedisAddress.parse(f"redis://:hush@host/{path}")
+
+
+@pytest.mark.parametrize("url", ["redis://h", "redis://h/", "redis://h/3", "redis://h?db=3"])
+def test_a_database_may_be_left_out(url):
+    assert connect(url).connection_pool.connection_kwargs.get("db", 0) == (3 if "3" in url else 0)
+
+
+@pytest.mark.parametrize("option", ["decode_responses=true", "protocol=3", "retry=3"])
+@pytest.mark.parametrize("url", ["redis://h/0", "unix:///s", "redis+sentinel://h/main/0"])
+def test_an_option_that_tiercel_sets_itself_is_one_line(url, option):
+    name = option.partition("=")[0]
+    with pytest.raises(RedisRefusedError, match=f"option {name}, which tiercel sets itself"):
+        RedisAddress.parse(f"{url}?{option}")
+
+
+@pytest.mark.parametrize("url", ["redis://h/0", "redis+cluster://h"])
+def test_a_certificate_authority_without_tls_is_not_ignored(url):
+    with pytest.raises(RedisRefusedError, match="ssl_ca_certs, but no TLS: begin it with rediss"):
+        RedisAddress.parse(f"{url}?ssl_ca_certs=/ca.crt")
