@@ -71,7 +71,7 @@ from tiercel.acker.errors import RedisRefusedError
 from tiercel.acker.redis.pool import Form, RedisAddress, at_behind_host, split_urls
 from tiercel.queues.nouns import did_you_mean
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.spark_jobs.spark.settings import is_local
+from tiercel.spark_jobs.spark.settings import check_master, is_local
 from tiercel.spark_jobs.topology.config import parse_executors
 from tiercel.workers.errors import ConfigError
 
@@ -185,12 +185,6 @@ def _port(value: object) -> object:
     return None if isinstance(value, str) and value.startswith(("tcp://", "udp://")) else value
 
 
-def _master(value: str) -> str:
-    if not value.startswith(("local", "spark://", "k8s://", "yarn")):
-        raise ValueError("must look like local[2] or spark://host:7077")
-    return value
-
-
 Hosts = Annotated[str, AfterValidator(_hosts)] | None
 Port = Annotated[Annotated[int, Field(ge=1, le=65535)] | None, BeforeValidator(_port)]
 Plain = Annotated[str, AfterValidator(_without_controls)] | None
@@ -237,7 +231,7 @@ class Settings(BaseSettings):
     management: Annotated[str, AfterValidator(_management)] | None = Field(
         default=None, validate_default=True
     )
-    master: Annotated[str, AfterValidator(_master)] = "local[*]"
+    master: Annotated[str, AfterValidator(check_master)] = "local[*]"
     token: Annotated[str, Field(min_length=_TOKEN_CHARACTERS)] | None = None
     spout_tasks: Annotated[int, Field(ge=1, le=1024)] | None = None
     executors: (

@@ -76,9 +76,8 @@ class SparkUnit:
             self.context = _started(settings)
         except (PySparkException, Py4JError, OSError) as error:
             _check_jvm()
-            first_line = str(error).strip().splitlines()[0]
             raise SparkUnavailableError(
-                f"Spark cannot start on {master!r}: {first_line}"
+                f"Spark cannot start on {master!r}: {cause_of(str(error))}"
             ) from error
         self._stack = ExitStack()
         self._steady_s = FIRST_STEADY_S
@@ -366,6 +365,14 @@ class SparkUnit:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def cause_of(said: str) -> str:
+    """Return the line of a Java error that names the cause: the last one, else the exception."""
+    lines = [line.strip() for line in said.strip().splitlines()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    raised = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return ["no reason is known", *lines[:1], *raised[:1], *causes][-1]
 
 
 def _check_jvm() -> None:

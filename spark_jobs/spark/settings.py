@@ -78,6 +78,14 @@ _REFUSED = {
         "it cannot see the messages that wait (--executors 2..20 does)"
     ),
 }
+# The forms that Spark parses; others end its start with an error of one of its classes.
+_MASTER = re.compile(
+    r"local(\[([1-9]\d*|\*)(,\d+)?\])?"
+    r"|local-cluster\[\s*\d+\s*(,\s*\d+\s*){2}\]"
+    r"|spark://[^\s,/]+:\d+(,[^\s,/]+:\d+)*"
+    r"|k8s://\S+"
+    r"|yarn"
+)
 _LOG4J = resources.files("tiercel.spark_jobs.spark").joinpath("log4j2.properties")
 
 
@@ -119,6 +127,19 @@ def quoted(option: str) -> str:
     '"-Dfile=/a folder/settings"'
     """
     return '"' + re.sub(r'(["\\])', r"\\\1", option) + '"'
+
+
+def check_master(master: str) -> str:
+    """Return a master that Spark can parse. Raises ValueError for any other.
+
+    >>> check_master("local[2]"), check_master("spark://one:7077,two:7077")
+    ('local[2]', 'spark://one:7077,two:7077')
+    """
+    if _MASTER.fullmatch(master) is None:
+        raise ValueError(
+            "must look like local[2], spark://host:7077, k8s://https://host:6443 or yarn"
+        )
+    return master
 
 
 def is_one_machine(master: str) -> bool:

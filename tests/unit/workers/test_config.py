@@ -40,6 +40,17 @@ def test_the_command_line_goes_before_the_environment(monkeypatch) -> None:
     assert Settings.load(master=None).master == "local[1]"
 
 
+@pytest.mark.parametrize(
+    "master",
+    [
+        "local", "local[*]", "local[2,3]", "local-cluster[2,4,1024]", "spark://[::1]:7077",
+        "spark://one:7077,two:7077", "yarn", "k8s://https://host:6443", "k8s://host",
+    ],
+)  # fmt: skip
+def test_a_master_has_one_of_sparks_forms(master: str) -> None:
+    assert Settings.load(master=master).master == master
+
+
 def test_several_redis_servers_are_separated_by_commas() -> None:
     assert Settings.load(redis=f"{REDIS}, redis://other").redis_urls == (REDIS, "redis://other")
 
@@ -58,6 +69,15 @@ def test_several_redis_servers_are_separated_by_commas() -> None:
         ("redis", ","),
         ("management", "rabbit:15672"),
         ("master", "sparky"),
+        ("master", "localhost:7077"),
+        ("master", "local[x]"),
+        ("master", "local[0]"),
+        ("master", "local[]"),
+        ("master", "local-cluster[2]"),
+        ("master", "spark://host"),
+        ("master", "spark://one:7077,two"),
+        ("master", "yarny"),
+        ("master", "k8s://"),
         ("log", "xml"),
         ("log_level", "loud"),
     ],

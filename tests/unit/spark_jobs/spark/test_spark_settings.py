@@ -10,6 +10,7 @@ import pytest
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
 from tiercel.spark_jobs.spark import settings as spark_settings
+from tiercel.spark_jobs.spark.session import cause_of
 from tiercel.spark_jobs.spark.settings import ATTEMPTS, SMALL_JVM, quoted, settings_of
 
 CLUSTERS = ["spark://host:7077", "yarn", "k8s://https://host"]
@@ -92,3 +93,21 @@ def test_what_tiercel_does_not_run_with_is_refused_with_what_to_do(name: str) ->
 
 def test_the_module_that_forks_the_workers_is_there() -> None:
     assert importlib.util.find_spec(settings("local")["spark.python.daemon.module"]) is not None
+
+
+RAISED = """An error occurred while calling None.JavaSparkContext.
+: org.apache.spark.SparkException: Could not parse Master URL: 'x'
+\tat a.B
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("Java gateway process exited", "Java gateway process exited"),
+        (RAISED, "org.apache.spark.SparkException: Could not parse Master URL: 'x'"),
+        (f"{RAISED}Caused by: a.D: no\n\tat a.E\nCaused by: a.F: refused\n", "a.F: refused"),
+    ],
+)
+def test_an_error_of_the_start_shows_sparks_cause(said: str, cause: str) -> None:
+    assert cause_of(said) == cause
