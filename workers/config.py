@@ -288,6 +288,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"there is {_variable(f'{name}_{given[0]}')}, but no {_variable(f'{name}_host')}"
             )
+        if parts["ca"] and parts["tls"] is False:
+            raise ValueError(
+                f"there is {_variable(f'{name}_ca')}, but {_variable(f'{name}_tls')} is false: "
+                "without TLS nothing is signed, leave one of the two out"
+            )
         if given:
             url = _address(name, parts)
         if isinstance(url, str) and (parts["user"] or parts["password"]):

@@ -58,6 +58,11 @@ class Address:
         login, _, hosts = place.rpartition("@")
         user, colon, password = login.partition(":")
         options = _options(parts.query)
+        if options.get("cafile") and scheme.lower() == "amqp":
+            raise AddressError(
+                "the AMQP URL has the option cafile, but no TLS: begin it with amqps, or leave the "
+                "option out"
+            )
         return cls(
             hosts=tuple(_host(host, _PORTS[scheme.lower()]) for host in hosts.split(",")),
             user=unquote(user) or "guest",

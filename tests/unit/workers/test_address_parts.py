@@ -84,6 +84,13 @@ def test_a_part_without_a_host_is_one_line(monkeypatch):
     assert refused() == "TIERCEL_REDIS: there is TIERCEL_REDIS_PORT, but no TIERCEL_REDIS_HOST"
 
 
+@pytest.mark.parametrize("name", ["amqp", "redis"])
+def test_an_authority_without_tls_is_not_ignored(name, monkeypatch):
+    given(monkeypatch, **{f"{name}_host": "a", f"{name}_ca": "/ca.crt", f"{name}_tls": "no"})
+    here = f"TIERCEL_{name.upper()}"
+    assert refused().startswith(f"{here}: there is {here}_CA, but {here}_TLS is false")
+
+
 @pytest.mark.parametrize("host", ["amqp://rabbit", "rabbit:5672", "me@rabbit", "a b", "a,,b"])
 def test_a_host_is_no_more_than_a_host(host, monkeypatch):
     given(monkeypatch, amqp_host=host)

@@ -107,3 +107,8 @@ def test_any_password_can_be_written(user, password):
         return
     address = Address.parse(f"amqp://{quote(user, safe='')}:{quote(password, safe='')}@host/")
     assert (address.user, address.password) == (user, password)
+
+
+def test_a_certificate_authority_without_tls_is_not_ignored():
+    with pytest.raises(AddressError, match="cafile, but no TLS: begin it with amqps"):
+        Address.parse("amqp://rabbit/?cafile=/ca.crt")
