@@ -392,6 +392,56 @@ def test_selectors_ports_and_volumes_name_what_is_there(documents: Documents) ->
                 assert not isinstance(check, dict) or check.get("port") in {*ports, None}
 
 
+def conf_of(command: list[str]) -> dict[str, str]:
+    given = [after for option, after in pairwise(command) if option == "--conf"]
+    return dict(each.split("=", 1) for each in given)
+
+
+def test_spark_gets_each_value_as_it_is_written(helm: Helm) -> None:
+    """Helm has numbers as fractions, and Spark cannot parse 1e+06."""
+    conf = {"a": 1_000_000, "b": 8_388_608, "c": 0.5, "d": True, "e": "text"}
+    documents = helm.template(values={"spark": {"conf": conf}})
+    (driver,) = [pod for name, pod in pods(documents).items() if name.endswith("-driver")]
+    found = conf_of(container(driver)["command"])
+    assert [found[name] for name in "abcde"] == ["1000000", "8388608", "0.5", "true", "text"]
+
+
+def test_a_topology_s_value_overrides_the_release_s_whatever_it_is(helm: Helm) -> None:
+    own = {"a": False, "b": 0, "c": "", "d": 2, "spark.driver.port": 0}
+    released = {"a": True, "b": 9, "c": "text", "d": 1, "e": 1}
+    topologies = [
+        {"name": "one", "topology": "one:topology", "cores": 1, "conf": own},
+        {"name": "two", "topology": "two:topology", "cores": 1},
+    ]
+    documents = helm.template(values={"spark": {"conf": released}, "topologies": topologies})
+    one, two = (
+        conf_of(container(pods(documents)[f"tiercel-{name}-driver"])["command"])
+        for name in ("one", "two")
+    )
+    assert [one[name] for name in "abcde"] == ["false", "0", "", "2", "1"]
+    assert (one["spark.driver.port"], two["spark.driver.port"]) == ("0", "7078")
+    assert [two[name] for name in "abcde"] == ["true", "9", "text", "1", "1"]
+
+
+@pytest.mark.parametrize("mode", ["standalone", "kubernetes"])
+@pytest.mark.parametrize("name", ["on", "null"])
+def test_a_name_that_yaml_takes_for_something_else_stays_a_name(
+    helm: Helm, name: str, mode: str
+) -> None:
+    topologies = [{"name": name, "topology": "t:t", "configMap": name, "image": name}]
+    values = {
+        "topologies": topologies, "spark": {"mode": mode, "secret": name},
+        "redis": {"secret": name, "keys": {"host": "h"}, "ca": {"secret": name}},
+        "monitor": {"tokenSecret": name, "tokenKey": name}, "image": {"pullSecrets": [name]},
+        "prometheus": {"serviceMonitor": {"enabled": True}, "rules": {"enabled": True}},
+    }  # fmt: skip
+    documents = helm.template(release=name, values=values)
+    for document in documents:
+        if document["kind"] not in OTHERS:
+            kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+        assert all(isinstance(each, str) for each in document["metadata"]["labels"].values())
+
+
 def test_two_releases_in_one_namespace_share_nothing(helm: Helm) -> None:
     one, two = helm.template(release="one"), helm.template(release="two")
     names = [{(each["kind"], each["metadata"]["name"]) for each in each_} for each_ in (one, two)]

@@ -6,10 +6,10 @@
 {{/* Labels of a component; call with (dict "root" $ "component" "driver" "topology" "orders"). */}}
 {{- define "tiercel.selector" -}}
 app.kubernetes.io/name: tiercel
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- with .topology }}
-tiercel/topology: {{ . }}
+tiercel/topology: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -33,7 +33,7 @@ securityContext:
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- with .Values.nodeSelector }}
@@ -68,7 +68,7 @@ securityContext:
 {{- range $part := list "address" "host" "port" "vhost" "database" "user" "password" "tls" }}
 {{- if hasKey $keys $part }}{{ $_ := set $places $part true }}
 - name: {{ $.prefix }}{{ eq $part "address" | ternary "" (printf "_%s" (upper $part)) }}
-  valueFrom: {secretKeyRef: {name: {{ $.server.secret }}, key: {{ get $keys $part | quote }}}}
+  valueFrom: {secretKeyRef: {name: {{ $.server.secret | quote }}, key: {{ get $keys $part | quote }}}}
 {{- else if hasKey $.server.parts $part }}{{ $_ := set $places $part true }}
 - name: {{ $.prefix }}{{ eq $part "address" | ternary "" (printf "_%s" (upper $part)) }}
   value: {{ get $.server.parts $part | toString | quote }}
@@ -114,7 +114,7 @@ securityContext:
 {{- range $name := list "rabbitmq" "redis" }}
 {{- with (get $.Values $name).ca.secret }}
 - name: ca-{{ $name }}
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -127,6 +127,11 @@ securityContext:
 {{- if .topology.configMap }}{{ .topology.configMap }}
 {{- else if .topology.files }}{{ .root.Release.Name }}-{{ .topology.name }}-files
 {{- end }}
+{{- end }}
+
+{{/* A value of Spark's configuration. Helm has numbers as fractions, and printf would show a million as 1e+06. */}}
+{{- define "tiercel.spark.value" -}}
+{{ kindIs "string" . | ternary . (toJson .) }}
 {{- end }}
 
 {{- define "tiercel.spark.secret" -}}
