@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
 import unicodedata
@@ -96,6 +97,8 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
     "event",
     "component",
 }
+# Names in a JSON line that are not the caller's.
+_FIELDS = frozenset({"time", "level", "logger", "component", "event", "message", "error"})
 _OURS = "tiercel."
 _CONTINUED = "\n    "
 # Libraries whose failures tiercel reports itself: their own log lines would be duplicates.
@@ -135,7 +138,7 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """One object per line: time (UTC), level, logger, component, event, message, the attributes in
-    ``extra``, error.
+    ``extra``, error. An attribute that is named as one of the others gets the prefix ``extra_``.
     """
 
     def __init__(self, component: str = "") -> None:
@@ -151,8 +154,10 @@ class JsonFormatter(logging.Formatter):
             **({"component": component} if component else {}),
             "event": getattr(record, "event", ""),
             "message": record.getMessage(),
-            **{key: value for key, value in vars(record).items() if key not in STANDARD},
         }
+        # A field of the same name would hide one that every line has.
+        more = {key: value for key, value in vars(record).items() if key not in STANDARD}
+        entry |= {f"extra_{key}" if key in _FIELDS else key: more[key] for key in more}
         if record.exc_text:
             # A record from another process has its traceback as text.
             entry["error"] = record.exc_text
@@ -167,6 +172,9 @@ def _redacted(value: object) -> object:
         return {redact(str(key)): _redacted(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_redacted(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        # JSON has no such numbers.
+        return str(value)
     return value if value is None or isinstance(value, int | float) else redact(str(value))
 
 

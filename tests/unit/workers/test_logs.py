@@ -57,6 +57,21 @@ def test_a_json_line_has_the_event_and_everything_extra() -> None:
     }
 
 
+def test_a_json_line_is_json_whatever_numbers_it_has() -> None:
+    odd = {"price": float("nan"), "sums": [float("inf"), -float("inf"), 1.5], "n": 10**30}
+    line = JsonFormatter().format(record("m", **odd))
+    entry = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (entry["price"], entry["sums"]) == ("nan", ["inf", "-inf", 1.5])
+
+
+def test_an_extra_field_hides_no_field_of_a_json_line() -> None:
+    given = {"time": "x", "level": "critical", "logger": "forged", "error": "none"}
+    entry = json.loads(JsonFormatter().format(record("m", **given)))
+    assert (entry["level"], entry["logger"]) == ("warning", "tiercel.workers.spout")
+    assert entry["time"].endswith("+00:00")
+    assert {name: entry[f"extra_{name}"] for name in given} == given
+
+
 def test_a_json_line_stays_one_line_with_a_traceback_and_with_odd_values() -> None:
     odd = record("failed", what=object(), event="bad")
     odd.exc_info = (ValueError, ValueError("two\nlines"), None)
