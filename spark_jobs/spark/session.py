@@ -440,11 +440,7 @@ def check_versions() -> None:
         raise SparkUnavailableError(
             f"PySpark {pyspark.__version__} is too old: install pyspark 4.1 or newer"
         )
-    java = shutil.which("java")
-    if java is None:
-        raise SparkUnavailableError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer: apt-get install openjdk-17-jre-headless"
-        )
+    java = _java_program()
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - found on PATH
     version = re.search(r'version "(\d+)', answer)
     if version is None or int(version[1]) < _OLDEST_JAVA:
@@ -453,6 +449,23 @@ def check_versions() -> None:
             f"Spark needs Java {_OLDEST_JAVA} or newer, {java} is {shown}: apt-get install "
             "openjdk-17-jre-headless"
         )
+
+
+def _java_program() -> str:
+    """Return the Java that Spark starts. Raises SparkUnavailableError if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    # Spark takes the program in JAVA_HOME without a look at PATH.
+    java = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+    if java is not None:
+        return java
+    if home:
+        raise SparkUnavailableError(
+            f"Spark takes Java from JAVA_HOME, and there is no program {home}/bin/java: correct "
+            "JAVA_HOME, or unset it to take the java on PATH"
+        )
+    raise SparkUnavailableError(
+        f"Spark needs Java {_OLDEST_JAVA} or newer: apt-get install openjdk-17-jre-headless"
+    )
 
 
 def archive_path() -> Path:

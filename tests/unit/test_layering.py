@@ -61,10 +61,11 @@ ONLY_IN = {
 
 # Files that read the environment; all others get their settings as arguments. Spark and pyspark set
 # the socket's path there for the process that forks workers. OpenTelemetry's SDK reads its settings
-# there, so executors get the driver's settings there.
+# there, so executors get the driver's settings there. Spark takes Java from a variable.
 READS_ENVIRONMENT = {
     "workers/config.py",
     "spark_jobs/spark/python_daemon.py",
+    "spark_jobs/spark/session.py",
     "spark_jobs/tracing/process.py",
 }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
 from tiercel.spark_jobs.spark import settings as spark_settings
-from tiercel.spark_jobs.spark.session import cause_of
+from tiercel.spark_jobs.spark.session import cause_of, check_versions
 from tiercel.spark_jobs.spark.settings import ATTEMPTS, SMALL_JVM, quoted, settings_of
 
 CLUSTERS = ["spark://host:7077", "yarn", "k8s://https://host"]
@@ -111,3 +112,28 @@ RAISED = """An error occurred while calling None.JavaSparkContext.
 )
 def test_an_error_of_the_start_shows_sparks_cause(said: str, cause: str) -> None:
     assert cause_of(said) == cause
+
+
+def java_in(folder: Path, version: str) -> str:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return str(folder)
+
+
+def test_java_is_looked_for_where_spark_takes_it_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes the one in JAVA_HOME, else the one on PATH."""
+    old, new = java_in(tmp_path / "old", "11.0.2"), java_in(tmp_path / "new", "17.0.9")
+    monkeypatch.setenv("PATH", f"{old}/bin:/bin:/usr/bin")
+    monkeypatch.setenv("JAVA_HOME", new)
+    check_versions()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "missing"))
+    with pytest.raises(SparkUnavailableError, match=r"from JAVA_HOME, and there is no program .*"):
+        check_versions()
+    for home in ("", None):
+        monkeypatch.setenv("JAVA_HOME", "") if home == "" else monkeypatch.delenv("JAVA_HOME")
+        with pytest.raises(SparkUnavailableError, match=f"{old}/bin/java is 11"):
+            check_versions()
