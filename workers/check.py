@@ -79,6 +79,7 @@ from tiercel.workers.control.presence import Holder, Lease, running_readers
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.errors import ConfigError, WorkersError
 from tiercel.workers.loading import load_for_spark
+from tiercel.workers.local.addresses import with_run
 from tiercel.workers.spout.outbox import Arrangement
 
 _EXPECTED = (WorkersError, AckerError, QueuesError, SparkJobsError)
@@ -130,11 +131,17 @@ class _Scope:
 
 
 def findings(settings: Settings, name: str | None) -> Iterator[CheckResult]:
-    """Check the settings, and the topology ``MODULE:TOPOLOGY`` if one is named."""
+    """Check the settings, and the topology ``MODULE:TOPOLOGY`` if one is named.
+
+    If no server is named, those of the topology's own private run are meant, if there is one: the
+    servers of other private runs end with them.
+    """
     scope = _Scope(settings=settings)
     if name is not None:
         yield from _guarded("topology", _check_code(scope, name))
-    if not settings.amqp and not settings.redis:
+    if scope.topology is not None:
+        scope.settings, _ = with_run(settings, topology=scope.topology.name, others=False)
+    if not scope.settings.amqp and not scope.settings.redis:
         yield _ok("settings", "no server is named: only tiercel run works, with private servers")
     else:
         yield from _check_redis(scope)

@@ -197,7 +197,9 @@ def check(  # noqa: PLR0913 - one parameter an option
     Exits with 0 if everything is in order, 1 after a warning, 2 after an error.
     """
     given = {"amqp": amqp, "redis": redis, "management": management, "master": master}
-    settings, _ = with_run(Settings.load(**given), run=run)
+    settings = Settings.load(**given)
+    if topology is None or run is not None:
+        settings, _ = with_run(settings, run=run)
     # Each warning is a line of its own here.
     set_up_logging(settings.log, "critical")
     worst = 0

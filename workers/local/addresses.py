@@ -261,16 +261,19 @@ def with_run(
     run: str | None = None,
     topology: str | None = None,
     queues: Sequence[str] = (),
+    others: bool = True,
 ) -> tuple[Settings, RunNote | None]:
     """Return the settings and, if they name no server, the private run whose addresses they got.
 
-    ``run``, the name of a topology, overrides the rest. Otherwise choose the run of ``topology``,
-    the run with these ``queues``, or the only run. Raises UsageError if several are left, or if
-    there is no ``run`` of this name.
+    ``run``, the name of a topology, overrides the rest. Otherwise choose the run of ``topology``
+    and, with ``others``, the run with these ``queues`` or the only run. Raises UsageError if
+    several are left, or if there is no ``run`` of this name.
     """
     if run is None and (settings.amqp or settings.redis):
         return settings, None
-    everything = [note for note in runs_here() if note.private]
+    everything = [
+        note for note in runs_here() if note.private and (others or note.topology == topology)
+    ]
     ready = [note for note in everything if note.amqp and note.redis]
     found = _meant(ready, run, topology, queues)
     if found is None:

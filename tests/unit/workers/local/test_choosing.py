@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from typer.testing import CliRunner
 
+from tiercel.workers.check import findings
+from tiercel.workers.cli.app import app
 from tiercel.workers.config import Settings
 from tiercel.workers.errors import UsageError
 from tiercel.workers.local.addresses import claimed, with_run
@@ -85,6 +88,25 @@ def test_of_several_none_is_guessed_and_all_are_named(orders, letters, meant):
     assert "orders (process " in said
     assert "\n" not in said
     assert ":p@" not in said
+
+
+@pytest.mark.parametrize("name", ["ordrs", "word-count"])
+def test_only_its_own_run_is_meant_where_other_runs_are_none_of_its_business(orders, letters, name):
+    assert with_run(NOTHING, topology=name, others=False) == (NOTHING, None)
+    assert host(topology="orders", others=False) == "orders"
+    with claimed("starts"):
+        assert with_run(NOTHING, topology=name, others=False) == (NOTHING, None)
+
+
+@pytest.mark.parametrize("module", ["tiercel.examples.word_count", "missing"])
+def test_a_check_is_not_stopped_by_private_runs_of_other_topologies(orders, letters, module):
+    said = list(findings(NOTHING, f"{module}:topology"))
+    assert [each.said for each in said if each.subject == "settings"] == [
+        "no server is named: only tiercel run works, with private servers"
+    ]
+    result = CliRunner().invoke(app, ["check", f"{module}:topology"])
+    assert "several runs" not in result.output
+    assert "no server is named" in result.output
 
 
 def test_a_run_that_is_named_and_not_there_is_not_replaced_by_another(orders):
