@@ -64,6 +64,7 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     PyprojectTomlConfigSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -108,6 +109,7 @@ _OF_KUBERNETES = re.compile(r".*_(?:port|port_\d+_.*|service_(?:host|port.*))")
 
 
 def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
+    url = _without_controls(url)
     if at_behind_host(url):
         raise ValueError(
             f"must look like {example}: percent-encode the password ('/' is %2F, '?' is %3F, "
@@ -131,18 +133,23 @@ def _check_url(url: str, schemes: tuple[str, ...], example: str) -> str:
     return url
 
 
+def _utf8(value: str) -> str:
+    # Python reads a variable that is not UTF-8 with characters that no server can be sent.
+    if any(0xD800 <= ord(character) < 0xE000 for character in value):
+        raise ValueError("must be UTF-8")
+    return value
+
+
 def _without_controls(value: str) -> str:
     # urlsplit drops line breaks and tabs, which would silently change a password.
-    value = value.strip()
+    value = _utf8(value).strip()
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise ValueError("must not have a line break, a tab or another control character")
     return value
 
 
 def _amqp(value: str) -> str:
-    return _check_url(
-        _without_controls(value), ("amqp", "amqps"), "amqp://user:password@host:5672/vhost"
-    )
+    return _check_url(value, ("amqp", "amqps"), "amqp://user:password@host:5672/vhost")
 
 
 def _redis(value: str) -> str:
@@ -158,9 +165,7 @@ def _redis(value: str) -> str:
 
 
 def _management(value: str) -> str:
-    return _check_url(
-        _without_controls(value), ("http", "https"), "http://user:password@host:15672"
-    )
+    return _check_url(value, ("http", "https"), "http://user:password@host:15672")
 
 
 def _hosts(value: str) -> str:
@@ -188,6 +193,8 @@ def _port(value: object) -> object:
 Hosts = Annotated[str, AfterValidator(_hosts)] | None
 Port = Annotated[Annotated[int, Field(ge=1, le=65535)] | None, BeforeValidator(_port)]
 Plain = Annotated[str, AfterValidator(_without_controls)] | None
+Executors = Annotated[str, AfterValidator(lambda said: parse_executors(said) and said)] | None
+Login = Annotated[str, AfterValidator(_utf8)] | None
 
 
 class Settings(BaseSettings):
@@ -210,33 +217,31 @@ class Settings(BaseSettings):
     amqp_vhost: Plain = None
     amqp_tls: bool | None = None
     amqp_ca: Plain = None
-    amqp_user: str | None = None
-    amqp_password: str | None = None
+    amqp_user: Login = None
+    amqp_password: Login = None
     amqp: Annotated[str, AfterValidator(_amqp)] | None = Field(default=None, validate_default=True)
     redis_host: Hosts = None
     redis_port: Port = None
     redis_database: Annotated[int, Field(ge=0)] | None = None
     redis_tls: bool | None = None
     redis_ca: Plain = None
-    redis_user: str | None = None
-    redis_password: str | None = None
+    redis_user: Login = None
+    redis_password: Login = None
     redis: Annotated[str, AfterValidator(_redis)] | None = Field(
         default=None, validate_default=True
     )
     management_host: Hosts = None
     management_port: Port = None
     management_tls: bool | None = None
-    management_user: str | None = None
-    management_password: str | None = None
+    management_user: Login = None
+    management_password: Login = None
     management: Annotated[str, AfterValidator(_management)] | None = Field(
         default=None, validate_default=True
     )
     master: Annotated[str, AfterValidator(check_master)] = "local[*]"
     token: Annotated[str, Field(min_length=_TOKEN_CHARACTERS)] | None = None
     spout_tasks: Annotated[int, Field(ge=1, le=1024)] | None = None
-    executors: (
-        Annotated[str, AfterValidator(lambda said: parse_executors(said) and said)] | None
-    ) = None
+    executors: Executors = None
     worker_pods: Plain = None
     heartbeat: Path | None = None
     log: LogFormat = "text"
@@ -255,6 +260,8 @@ class Settings(BaseSettings):
             return cls(**{"_secrets_dir": _secrets_folder(), **_other_form(found), **found})
         except ValidationError as error:
             raise ConfigError(_one_line(error, found)) from None
+        except SettingsError:
+            raise ConfigError(f"{_PREFIX}SECRETS: a file there cannot be read as UTF-8") from None
 
     @classmethod
     def settings_customise_sources(
@@ -339,8 +346,7 @@ class Settings(BaseSettings):
 
 def otel_settings() -> dict[str, str]:
     """Return the variables ``OTEL_*`` if they ask for traces, else an empty mapping."""
-    names = [name for name, value in os.environ.items() if name.startswith("OTEL_") and value]
-    found = {name: os.environ[name] for name in names}
+    found = {name: value for name, value in os.environ.items() if value and name[:5] == "OTEL_"}
     exporter = found.get("OTEL_TRACES_EXPORTER", "").strip().lower()
     is_off = exporter == "none" or found.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     asked = exporter or found.keys() & _OTEL_ENDPOINTS
@@ -356,9 +362,8 @@ def python_path(folder: Path) -> dict[str, str]:
     """Return the variable that lets child processes and Spark's Python workers import from
     ``folder``.
     """
-    return {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
-    }
+    folders = filter(None, [str(folder), os.environ.get("PYTHONPATH")])
+    return {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def check_spark_python(master: str) -> None:
@@ -586,13 +591,9 @@ def _place_of(name: str, given: Mapping[str, Any]) -> str:
         dotenv, *tables = _files(Settings).items()
         if name in dotenv[1]():
             return f"{_variable(name)} in {dotenv[0]}"
-        if not _is_in_secrets(name):
+        folder = _secrets_folder()
+        if folder is None or not Path(folder, _variable(name).lower()).exists():
             for place, source in tables:
                 if name in source():
                     return f"{name} in {place}"
     return _variable(name)
-
-
-def _is_in_secrets(name: str) -> bool:
-    folder = _secrets_folder()
-    return folder is not None and Path(folder, _variable(name).lower()).exists()

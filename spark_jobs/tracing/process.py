@@ -26,6 +26,9 @@ _LOGGERS = (
 )
 
 
+# OpenTelemetry's logger about a setting of the batches that it cannot parse; it takes the default.
+_SETTINGS_LOGGER = "opentelemetry.sdk.trace.export"
+
 _started: list[Tracing] = []
 
 
@@ -121,6 +124,7 @@ class OneLine:
         self._reason = ""
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._swallow)
+        logging.getLogger(_SETTINGS_LOGGER).addFilter(_without_traceback)
 
     def export(self, spans: Sequence[Any]) -> SpanExportResult:
         """Implement ``SpanExporter``."""
@@ -165,3 +169,9 @@ class OneLine:
         else:
             self._reason = self._reason or message
         return False
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Keep the line about a setting; the traceback below it says nothing more."""
+    record.exc_info = None
+    return True

@@ -451,6 +451,20 @@ def test_without_opentelemetry_one_line_says_how_to_install_it(caplog, monkeypat
     assert "tiercel[otel]" in record.getMessage()
 
 
+def test_a_bad_setting_of_the_batches_is_one_line():
+    """In a process of its own: OpenTelemetry keeps the first provider."""
+    code = (
+        "import logging; logging.basicConfig();"
+        "from tiercel.spark_jobs.tracing import process;"
+        "settings = {'OTEL_TRACES_EXPORTER': 'console', 'OTEL_BSP_SCHEDULE_DELAY': 'abc'};"
+        "assert process.start(settings, 'x') is not None;"
+        "process.stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    [line] = done.stderr.splitlines()
+    assert "OTEL_BSP_SCHEDULE_DELAY as integer. Defaulting to" in line
+
+
 def test_an_unknown_exporter_is_one_line(caplog):
     assert process.start({"OTEL_TRACES_EXPORTER": "nonsense"}, "x") is None
     [record] = caplog.records

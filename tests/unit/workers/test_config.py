@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,31 @@ def test_the_command_line_goes_before_the_environment(monkeypatch) -> None:
 )  # fmt: skip
 def test_a_master_has_one_of_sparks_forms(master: str) -> None:
     assert Settings.load(master=master).master == master
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("redis_password", "p\udcff"),
+        ("amqp_user", "p\udcff"),
+        ("redis", "redis://:p\udcff@host/0"),
+        ("amqp", "amqp://u:p\udcff@host/"),
+        ("management", "http://u:p\udcff@host/"),
+    ],
+)
+def test_a_variable_that_is_not_utf_8_is_one_line(name: str, value: str, monkeypatch) -> None:
+    """Python reads bytes that are not UTF-8 as lone surrogates."""
+    monkeypatch.setenv("TIERCEL_REDIS_HOST" if name == "redis_password" else "TIERCEL_LOG", "text")
+    monkeypatch.setenv(f"TIERCEL_{name.upper()}", value)
+    with pytest.raises(ConfigError, match=f"^TIERCEL_{name.upper()}: must be UTF-8$"):
+        Settings.load()
+
+
+def test_a_secret_that_is_not_utf_8_is_one_line(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "tiercel_redis_password").write_bytes(b"p\xff")
+    monkeypatch.setenv("TIERCEL_SECRETS", str(tmp_path))
+    with pytest.raises(ConfigError, match="a file there cannot be read as UTF-8"):
+        Settings.load()
 
 
 def test_several_redis_servers_are_separated_by_commas() -> None:
