@@ -19,6 +19,17 @@ def with_article(noun: str) -> str:
     return f"an {noun}" if noun[:1].lower() in tuple("aeio") else f"a {noun}"
 
 
+def kind_of(thing: object) -> str:
+    """Name the kind of a thing that is not what was asked for.
+
+    >>> kind_of({}), kind_of(int)
+    ('a dict', 'the class int (write int())')
+    """
+    if isinstance(thing, type):
+        return f"the class {thing.__name__} (write {thing.__name__}())"
+    return with_article(type(thing).__name__)
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with a noun whose plural ends with ``s``.
 

@@ -35,6 +35,12 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
     _refuse_file(name)
     parts = _NAME.fullmatch(name)
     if parts is None:
+        valid = name.replace("-", "_")
+        if valid != name and _NAME.fullmatch(valid):
+            raise UsageError(
+                f"{name!r} does not name a topology: the name of a module has no hyphen; rename "
+                f"the file or folder, and write {valid}"
+            )
         raise UsageError(
             f"{name!r} does not name a topology: write MODULE:ATTRIBUTE, such as "
             "tiercel.examples.word_count:topology"

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, get_args
 
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.nouns import did_you_mean, refuse_typos, with_article
+from tiercel.queues.nouns import did_you_mean, kind_of, refuse_typos
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BatchBolt
@@ -139,6 +139,11 @@ class TopologyBuilder:
             raise TopologyError(
                 f"{name!r} is not a valid topology name: use letters, digits, dashes and dots"
             )
+        if config is not None and not isinstance(config, Config):
+            raise TopologyError(
+                f"the config of topology {name!r} is {kind_of(config)}: give a Config, such as "
+                "Config(message_timeout_secs=60)"
+            )
         self._name, self._config = name, config or Config()
         self._spouts: dict[str, _Declared] = {}
         self._bolts: dict[str, _Declared] = {}
@@ -152,9 +157,7 @@ class TopologyBuilder:
         ``config`` overrides the topology's settings for this spout; see ``Config``.
         """
         if not isinstance(spout, Spout):
-            raise TopologyError(
-                f"spout {id_!r} is {with_article(type(spout).__name__)}, not a Spout"
-            )
+            raise TopologyError(f"spout {id_!r} is {kind_of(spout)}, not a Spout")
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
     @refuse_typos
@@ -168,8 +171,8 @@ class TopologyBuilder:
         """
         if not isinstance(bolt, AnyBolt):
             raise TopologyError(
-                f"bolt {id_!r} is {with_article(type(bolt).__name__)}, not a Bolt, BasicBolt, "
-                "AsyncBolt, BatchBolt, WindowedBolt or ArrowBolt"
+                f"bolt {id_!r} is {kind_of(bolt)}, not a Bolt, BasicBolt, AsyncBolt, BatchBolt, "
+                "WindowedBolt or ArrowBolt"
             )
         check_methods(id_, bolt)
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)

@@ -6,10 +6,11 @@ one. If there are several, ``--run`` chooses, or the run whose topology has the 
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -262,13 +263,17 @@ def _size(file: Path) -> int:
 
 
 def _bodies(file: Path, *, whole: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbered messages of a file: its non-empty lines, or with ``whole`` all of it."""
+    """Yield the numbered messages of a file: its non-empty lines, or with ``whole`` all of it.
+
+    A byte order mark before the first line, as Windows' editors write, is no part of its message.
+    """
     try:
         with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
             if whole:
                 yield 1, lines.read()
             else:
-                texts = (line.rstrip(b"\r\n") for line in lines)
+                first = lines.readline().removeprefix(codecs.BOM_UTF8)
+                texts = (line.rstrip(b"\r\n") for line in chain([first], lines))
                 yield from enumerate(filter(None, texts), 1)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error

@@ -193,7 +193,11 @@ def _refuse_missing(missing: Sequence[str], component: str, topology: str) -> No
 
 def _say_rest(component: str, topology: str, limit: int, there: int) -> None:
     if not there:
-        say(f"the state of {component} in {topology} is empty", err=True)
+        say(
+            f"the state of {component} in {topology} is empty: it has no entries yet, or it is not "
+            "a stateful bolt",
+            err=True,
+        )
     elif there > limit:
         say(f"{count(limit)} of {count(there)} entries; name keys, or --limit", err=True)
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 from tiercel.queues.errors import BadPropertyError, SchemaError
-from tiercel.queues.nouns import counted
+from tiercel.queues.nouns import counted, kind_of
 from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
@@ -94,7 +94,7 @@ class LocalCluster:
         removed from it afterwards. Raises LocalClusterError for an unknown engine and a wrong
         ``starts_at``, TopologyError for a topology without a bolt.
         """
-        _check_engine(engine, redis_url)
+        _check_given(topology, config, engine, redis_url)
         check_has_bolts(topology)
         self._topology = topology if config is None else replace(topology, config=config)
         named = config.extra if config is not None else {}
@@ -157,6 +157,10 @@ class LocalCluster:
         spout does not read.
         """
         raw = body.encode() if isinstance(body, str) else body
+        if not isinstance(raw, bytes):
+            raise LocalClusterError(
+                f"the body is {kind_of(body)}: give bytes or a str, such as json.dumps(…) returns"
+            )
         try:
             return self._feeder(spout).feed_body(raw, properties, identity)
         except (BadPropertyError, SchemaError) as error:
@@ -468,7 +472,14 @@ class _LastingLease(Lease):
         return self._holder
 
 
-def _check_engine(engine: str, redis_url: str | None) -> None:
+def _check_given(topology: object, config: object, engine: str, redis_url: str | None) -> None:
+    """Raise LocalClusterError for arguments of the wrong kind, or that do not go together."""
+    if not isinstance(topology, Topology):
+        raise LocalClusterError(
+            f"the topology is {kind_of(topology)}: give what TopologyBuilder.build() returns"
+        )
+    if config is not None and not isinstance(config, Config):
+        raise LocalClusterError(f"the config is {kind_of(config)}: give a Config")
     if engine not in get_args(EngineName):
         raise LocalClusterError(
             f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}"

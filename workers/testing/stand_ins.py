@@ -23,6 +23,7 @@ from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.message.identity import Identified, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.message.writing import OutgoingMessage, write_properties
+from tiercel.queues.nouns import kind_of
 from tiercel.queues.queue_spout import QueueSpout, refusal_of
 from tiercel.queues.retry import NO_WAIT, GiveUp, next_action
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector
@@ -548,6 +549,8 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
     for component, spout in spouts.items():
         if component not in specs:
             raise absent("spout", component, topology.spouts)
+        if not isinstance(spout, Spout):
+            raise LocalClusterError(f"the spout for {component!r} is {kind_of(spout)}, not a spout")
         specs[component] = replace(specs[component], spout=spout)
     return replace(topology, spouts=specs)
 
@@ -562,6 +565,8 @@ def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
     for component, bolt in bolts.items():
         if component not in specs:
             raise absent("bolt", component, topology.bolts)
+        if not isinstance(bolt, AnyBolt):
+            raise LocalClusterError(f"the bolt for {component!r} is {kind_of(bolt)}, not a bolt")
         specs[component] = replace(specs[component], bolt=bolt)
     return replace(topology, bolts=specs)
 

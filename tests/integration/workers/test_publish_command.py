@@ -154,6 +154,16 @@ def test_a_body_without_a_message_id_is_found_before_any_message_goes_out(
     assert list(taken(amqp_url, queue)) == []
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_message(tiercel, amqp_url, tmp_path):
+    queue = unique("marked")
+    declare_queue(amqp_url, WorkQueue(name=queue))
+    (tmp_path / "orders.jsonl").write_bytes(b'\xef\xbb\xbf{"id": 1}\r\n{"id": 2}\r\n')
+    tiercel(queue, "orders.jsonl")
+    with plain_channel(amqp_url) as channel:
+        bodies = [channel.basic_get(queue, auto_ack=True)[2] for _ in range(2)]
+    assert bodies == [b'{"id": 1}', b'{"id": 2}']
+
+
 def test_all_bad_bodies_of_a_file_are_counted(refused, tmp_path):
     (tmp_path / "f").write_text('{"id": "m-1"}\n{}\n[]\n{\n')
     said = refused("q", "f", "--message-id-from", "id")

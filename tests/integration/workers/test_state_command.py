@@ -122,7 +122,7 @@ def test_a_long_value_is_cut_unless_its_key_is_named(tiercel, name, redis_url):
 def test_an_empty_state_is_said_and_an_unknown_bolt_is_refused(tiercel, name):
     code, said, error = tiercel(name, "other")
     assert (code, said) == (0, "")
-    assert f"the state of other in {name} is empty" in error
+    assert f"the state of other in {name} is empty: it has no entries yet, or it is not" in error
     with pytest.raises(UsageError, match=r"no bolt 'cuont'.*; did you mean 'count'\?"):
         tiercel(name, "cuont")
     with pytest.raises(UsageError, match="its bolts are count, other"):

@@ -103,6 +103,12 @@ def test_a_name_without_module_and_attribute_shows_how_to_write_it(name: str) ->
         load_topology(name)
 
 
+@pytest.mark.parametrize("name", ["my-project:topology", "my-project.orders-eu:topology"])
+def test_a_module_whose_name_has_a_hyphen_is_to_be_renamed(name: str) -> None:
+    with pytest.raises(UsageError, match=f"has no hyphen; .*write {name.replace('-', '_')}$"):
+        load_topology(name)
+
+
 @pytest.mark.parametrize(
     "name",
     ["no_such_module:topology", "no_such.module:topology", "tiercel.examples.no_such:topology"],

@@ -114,6 +114,16 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     ),
     ("an empty name", lambda: TopologyBuilder(""), "is not a valid topology name"),
     ("a name that is no string", lambda: TopologyBuilder(3), "is not a valid topology name"),
+    (
+        "a config that is a dict",
+        lambda: TopologyBuilder("words", {"message_timeout_secs": 5}),
+        "the config of topology 'words' is a dict: give a Config, such as Config",
+    ),
+    (
+        "an empty dict for a config",
+        lambda: TopologyBuilder("words", {}),
+        "the config of topology 'words' is a dict",
+    ),
     ("no spout", lambda: TopologyBuilder("words"), "'words' has no spout: add one with set_spout"),
     (
         "a spout that is none",
@@ -128,7 +138,7 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
     (
         "a class for a bolt",
         lambda: builder().set_bolt("b", Words),
-        "bolt 'b' is a type, not a Bolt",
+        r"bolt 'b' is the class Words \(write Words\(\)\), not a Bolt",
     ),
     (
         "two spouts of one id",

@@ -25,6 +25,7 @@ from tiercel.testing import (
     LocalClusterError,
     complete_topology,
     feeder_for,
+    with_bolts,
     with_spouts,
 )
 from tiercel.workers.spout.admission import LARGEST_BOUND
@@ -599,3 +600,48 @@ def test_a_body_that_is_too_large_is_dead_lettered():
         [letter] = cluster.dead_letters()
         assert "above the limit of 16777216" in letter.reason
         assert not cluster.acked("spout")
+
+
+def split_topology():
+    builder = TopologyBuilder("split")
+    builder.set_spout("lines", QueueSpout("lines", "sentence string"))
+    builder.set_bolt("split", Split()).shuffle_grouping("lines")
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (
+            lambda: LocalCluster(split_topology()),
+            "the topology is a TopologyBuilder: give what TopologyBuilder.build() returns",
+        ),
+        (
+            lambda: LocalCluster(split_topology().build(), {"message_timeout_secs": 5}),
+            "the config is a dict: give a Config",
+        ),
+        (
+            lambda: LocalCluster(split_topology().build()).feed_body({"sentence": "a"}),
+            "the body is a dict: give bytes or a str, such as json.dumps(…) returns",
+        ),
+        (
+            lambda: with_bolts(split_topology().build(), {"split": Split}),
+            "the bolt for 'split' is the class Split (write Split()), not a bolt",
+        ),
+        (
+            lambda: with_spouts(split_topology().build(), {"lines": FeederSpout}),
+            "the spout for 'lines' is the class FeederSpout (write FeederSpout()), not a spout",
+        ),
+    ],
+    ids=[
+        "a builder",
+        "a dict for the config",
+        "a dict for the body",
+        "a bolt's class",
+        "a spout's",
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_one_line(mistake, said):
+    with pytest.raises(LocalClusterError) as raised:
+        mistake()
+    assert str(raised.value) == said
