@@ -160,6 +160,13 @@ class Outlet:
 
     # -- from any thread ---------------------------------------------------------------------------
 
+    @property
+    def blocked(self) -> bool:
+        """True while RabbitMQ takes no messages (memory or disk alarm). It takes those that were
+        sent meanwhile when the alarm ends, also over a connection that is closed by then.
+        """
+        return self._link.blocked
+
     def submit(self, message: Publication) -> None:
         """Send a message as soon as there is room; ``message.done`` is called with its fate."""
         with self._idle:

@@ -26,6 +26,8 @@ from tiercel.queues.publishing.outlet import Done, Outlet, Publication
 _ROOM = 4_000
 _ROOM_BYTES = 64 * 1024 * 1024
 _LOOK_S = 0.1
+# Seconds between two calls of ``on_wait``.
+_SAY_S = 1.0
 # Seconds between two attempts to publish nacked messages.
 _AGAIN_S = 0.25
 _PATIENCE = timedelta(seconds=15)
@@ -114,14 +116,20 @@ class Publisher:
             self._wait(unconfirmed, 0, 0)
             return count
 
-    def publish_each(self, messages: Sequence[OutgoingMessage]) -> list[QueuesError | None]:
+    def publish_each(
+        self,
+        messages: Sequence[OutgoingMessage],
+        on_wait: Callable[[bool], None] = lambda _alarm: None,
+    ) -> list[QueuesError | None]:
         """Publish the messages in order; return the fate of each: None once confirmed by the
         broker, else the error.
 
         A message that is too large, returned or refused does not affect the others.
         BrokerUnavailableError is the fate of messages still open when the broker has confirmed and
         refused nothing for ``patience``; such a message may be in its queue, and is not sent later.
-        None of these errors is raised.
+        None of these errors is raised. ``patience`` begins when a memory or disk alarm ends.
+        ``on_wait`` is called about once per second while nothing is confirmed, with True during an
+        alarm.
         """
         with self._lock:
             if self._outlet.error is not None:
@@ -137,7 +145,7 @@ class Publisher:
                     fate.set_result(MessageTooLargeError(f"the message {_too_large(message)}"))
                 else:
                     self._outlet.submit(_publication(message, f"{run}-{index}", fate.set_result))
-            return self._await(fates)
+            return self._await(fates, on_wait)
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -149,15 +157,24 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _await(self, fates: Sequence[_Fate]) -> list[QueuesError | None]:
+    def _await(
+        self, fates: Sequence[_Fate], on_wait: Callable[[bool], None]
+    ) -> list[QueuesError | None]:
         """Wait until all fates are known, or none has changed for ``patience``."""
         untold = set(fates)
-        since = time.monotonic()
+        since = said = time.monotonic()
         while untold:
             told, untold = wait(untold, _LOOK_S)
-            if told:
-                since = time.monotonic()
-            elif time.monotonic() - since > self._patience_s:
+            now = time.monotonic()
+            # During an alarm the messages wait in the socket. RabbitMQ takes them when it ends:
+            # published again by the caller, they would be there twice.
+            alarm = self._outlet.blocked
+            if told or alarm:
+                since = now
+            if now - said >= _SAY_S:
+                on_wait(alarm)
+                said = now
+            if now - since > self._patience_s:
                 why = self._outlet.trouble or f"RabbitMQ at {self._address} confirms nothing"
                 # Messages still waiting in the outlet have failed for the caller, who will publish
                 # them again: they must not be sent as well.

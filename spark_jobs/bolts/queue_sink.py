@@ -6,7 +6,7 @@ tuple.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
@@ -175,9 +175,10 @@ class QueueSink(Bolt):
     Guarantee: a tuple is acked only after the broker has confirmed its message. It fails, with the
     reason, when the message is returned (no such queue, or an exchange that routes it to no queue)
     or refused (queue full, message too large), or if the broker does not answer for
-    ``patience_secs``. So a message is in its queue at least once: it may be published again when
-    another part of its tree fails. One tuple's failure does not affect the others. The messages of
-    a step are published together, in order.
+    ``patience_secs``. During a memory or disk alarm of the broker the task waits, however long. It
+    resets the timeouts of its tuples while it waits. So a message is in its queue at least once: it
+    may be published again when another part of its tree fails. One tuple's failure does not affect
+    the others. The messages of a step are published together, in order.
     """
 
     transient = frozenset({"_amqp_url", "_around", "_known"})
@@ -253,9 +254,9 @@ class QueueSink(Bolt):
         if not held:
             return
         reported = set()
-        for (tup, message), error in zip(
-            held, self._publish([message for _, message in held]), strict=True
-        ):
+        on_wait = _reset_timeouts([tup for tup, _ in held], collector)
+        fates = self._publish([message for _, message in held], on_wait)
+        for (tup, message), error in zip(held, fates, strict=True):
             if error is None:
                 collector.ack(tup)
                 continue
@@ -304,7 +305,9 @@ class QueueSink(Bolt):
         names = self._fields or [name for name in tup.fields if name not in self._envelope.fields]
         return json_body((name, tup[name]) for name in names)
 
-    def _publish(self, messages: list[OutgoingMessage]) -> list[QueuesError | None]:
+    def _publish(
+        self, messages: list[OutgoingMessage], on_wait: Callable[[bool], None]
+    ) -> list[QueuesError | None]:
         """Publish the messages; returns each one's error, or None, in order."""
         if self._publisher is None:
             raise TopologyError("QueueSink was not prepared")
@@ -316,7 +319,8 @@ class QueueSink(Bolt):
                     message
                     for message, place in zip(messages, places, strict=True)
                     if place not in refused
-                ]
+                ],
+                on_wait,
             )
         )
         return [refused[place] if place in refused else next(fates) for place in places]
@@ -354,6 +358,26 @@ class QueueSink(Bolt):
 
 def _place_of(message: OutgoingMessage) -> Place:
     return (message.exchange, "") if message.exchange else ("", message.routing_key)
+
+
+def _reset_timeouts(held: Sequence[Tuple], collector: OutputCollector) -> Callable[[bool], None]:
+    """Return a function that restarts the timeouts of tuples that wait for the broker, and reports
+    its alarm once.
+    """
+    said = False
+
+    def on_wait(alarm: bool) -> None:
+        nonlocal said
+        for tup in held:
+            collector.reset_timeout(tup)
+        if alarm and not said:
+            said = True
+            collector.report_error(
+                "RabbitMQ takes no messages now (memory or disk alarm); the sink waits until it "
+                "does: see TiercelServerRefusesWrites in docs/runbook.md"
+            )
+
+    return on_wait
 
 
 def _check_properties(properties: Mapping[str, Any]) -> None:

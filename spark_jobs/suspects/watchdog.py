@@ -53,11 +53,16 @@ class Doing(NamedTuple):
     work: WatchedStep | None = None
 
     def same(self, other: Doing | None) -> bool:
+        """Return True for the same call without a new sign of life."""
+        return other is not None and self.goes_on(other) and self.signs == other.signs
+
+    def goes_on(self, other: Doing | None) -> bool:
+        """Return True for the same call."""
         return (
             other is not None
             and self.item is other.item
             and self.work is other.work
-            and (self.task, self.signs) == (other.task, other.signs)
+            and self.task == other.task
         )
 
 
@@ -231,14 +236,24 @@ class Watchdog:
         seen: list[tuple[Doing | None, float]] = [(None, 0.0)] * len(self._watched)
         told: dict[int, Doing] = {}
         renewed = [float("-inf")] * len(self._watched)
+        begun = [0.0] * len(self._watched)
         while not self._over.wait(self._pause_s):
             self._putting.off(self._blocked_s)
             now = time.monotonic()
             for at, (watched, limit) in enumerate(self._watched):
                 doing = watched.doing()
                 before, since = seen[at]
-                if doing is None or not doing.same(before):
+                if doing is None or not doing.goes_on(before):
                     seen[at] = doing, now
+                    begun[at] = now
+                elif not doing.same(before):
+                    # A call that restarts the timeouts of its own tuples, such as a sink that waits
+                    # for its server, may last. The tuples behind it wait as long.
+                    seen[at] = doing, now
+                    renew_s = limit.renew_s or limit.ends_s / 3
+                    if now - max(begun[at], renewed[at]) >= renew_s:
+                        renewed[at] = now
+                        self._tell(watched.renew, doing)
                 elif now - since >= limit.ends_s:
                     self._end(watched, doing, limit.ends_s)
                     return

@@ -225,6 +225,26 @@ def test_a_broker_that_stops_and_starts_is_waited_for(rabbitmq):
         assert bodies(broker.url, queue) == [b"before", b"after"]
 
 
+def test_an_alarm_is_waited_out_and_nothing_is_published_twice(rabbitmq):
+    broker = rabbitmq()
+    queue = unique()
+    declare_queue(broker.url, WorkQueue(name=queue))
+    alarms = []
+
+    def on_wait(alarm):
+        alarms.append(alarm)
+        if alarms.count(True) == 3:
+            broker.control("set_vm_memory_high_watermark", "0.4")
+
+    broker.control("set_vm_memory_high_watermark", "absolute", "1MB")
+    # The alarm comes with RabbitMQ's next look at its memory.
+    wait_until(lambda: "memory" in broker.control("eval", "rabbit_alarm:get_alarms()."), 30)
+    with Publisher(broker.url, patience=timedelta(seconds=1)) as publisher:
+        assert publisher.publish_each(to_queues([(queue, b"once")]), on_wait) == [None]
+    assert alarms.count(True) >= 3
+    assert bodies(broker.url, queue) == [b"once"]
+
+
 def test_a_login_that_is_refused_is_the_fate_of_all_and_is_tried_again_the_next_time(amqp_url):
     rest = amqp_url.rpartition("@")[2]
     with Publisher(f"amqp://nobody:hush-hush@{rest}") as publisher:

@@ -5,16 +5,20 @@ reason.
 from __future__ import annotations
 
 import json
+from threading import Timer
+from unittest.mock import patch
 
 import pytest
 
 from tests.support.broker import delete, plain_channel, ready, take_all, unique, wait_ready
 from tests.support.proxy import Proxy
 from tests.support.sink_stage import SinkStage
+from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSink, TopologyBuilder, TopologyError, field
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import AddressError
 from tiercel.queues.publishing.publisher import Publisher
+from tiercel.spark_jobs.emitting.record import OutputRecorder
 from tiercel.testing import FeederSpout
 from tiercel.workers.driver.process import Driver, sinks_of
 
@@ -44,9 +48,9 @@ def test_it_is_acked_after_the_confirm_and_not_before(amqp_url, queue, monkeypat
     seen = []
     original = Publisher.publish_each
 
-    def watched(publisher, messages):
+    def watched(publisher, messages, on_wait):
         seen.append(list(running.acked))
-        fates = original(publisher, messages)
+        fates = original(publisher, messages, on_wait)
         wait_ready(amqp_url, queue, 2)
         seen.append(list(running.acked))
         return fates
@@ -183,6 +187,27 @@ def test_a_broker_that_is_away_fails_tuples_after_the_patience_and_is_used_again
         wire.retarget(amqp_url)
         running.publish(["d"])
         assert bodies(amqp_url, queue) == [b"a", b"d"]
+
+
+def test_an_alarm_of_the_broker_is_waited_out_while_timeouts_begin_anew(rabbitmq, queue):
+    broker = rabbitmq()
+    sink = QueueSink(queue, body=field("body"), patience_secs=1)
+    with SinkStage(sink, broker.url) as running:
+        running.publish(["a"])
+        broker.control("set_vm_memory_high_watermark", "absolute", "1MB")
+        wait_until(lambda: "memory" in broker.control("eval", "rabbit_alarm:get_alarms()."), 30)
+        # Longer than the patience.
+        end = Timer(4, broker.control, ["set_vm_memory_high_watermark", "0.4"])
+        end.start()
+        resets = []
+        with patch.object(OutputRecorder, "reset_timeout", lambda _, tup: resets.append(tup)):
+            running.publish(["b"], ["c"])
+        end.join()
+        assert (running.acked, running.failed) == ([0, 0, 1], {})
+        assert {tup["body"] for tup in resets} == {"b", "c"}
+        [error] = running.cluster._engine.metrics.errors()
+        assert "takes no messages now (memory or disk alarm)" in error.message
+    assert bodies(broker.url, queue) == [b"a", b"b", b"c"]
 
 
 def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):

@@ -203,6 +203,15 @@ def test_other_tuples_other_steps_and_resets_are_signs_of_life():
         assert process.codes == []
 
 
+@pytest.mark.parametrize("item", [None, tup()])
+def test_what_waits_behind_a_call_that_resets_timeouts_does_not_time_out(item):
+    process = Process()
+    with process.over(lambda look: Doing(3, item, look // 3)):
+        wait_until(lambda: len(process.renewed) >= 3, 10)
+    assert len(process.renewed) <= 3 * CLOCK.now / LIMIT.total_seconds()
+    assert process.codes == []
+
+
 def test_as_long_as_it_can_look_it_puts_the_end_off_and_the_process_outlives_the_run():
     process = Process()
     with process.over(lambda look: None):
