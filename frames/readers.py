@@ -201,7 +201,9 @@ class QueueLook(DataSourceReader):
             if open_queue.count > most and not self._options.is_bounded:
                 there = f"{open_queue.count:,} messages"
                 raise FramesError(_too_many(open_queue.name, there, f"{most:,}"))
-            again = delivered_before(properties.headers, redelivered=method.redelivered)
+            again = delivered_before(
+                properties.headers, redelivered=method.redelivered, counts=limit.counts
+            )
             if limit.returns is not None and again is not None and again >= limit.returns - 1:
                 raise FramesError(
                     f"a message of queue {open_queue.name!r} came back {again} times, and RabbitMQ "

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.arguments import AUTO_DELETE, TYPE, read_arguments
+from tiercel.queues.broker.arguments import AUTO_DELETE, read_arguments
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import check_server, limit_of
 from tiercel.queues.errors import BadPropertyError, BrokerRefusedError
@@ -237,12 +237,13 @@ def peek(amqp_url: str, queue: str, limit: int = 10, *, anyway: bool = False) ->
                 f"queue {queue!r} is auto-delete and has no consumer: the end of a look would "
                 "delete it; declare it again without auto_delete"
             )
-        counted = version < FREE_NACK_SINCE and arguments.get(TYPE, "quorum") == "quorum"
+        counts = limit_of(arguments, version).counts
+        counted = version < FREE_NACK_SINCE and counts
         if counted and not anyway:
             _refuse_near_limit(queue, arguments, version)
         open_queue = OpenQueue(connection, queue, nack_counts=version < FREE_NACK_SINCE)
         began = time.monotonic()
-        messages = _first(open_queue, limit)
+        messages = _first(open_queue, limit, counts=counts)
         open_queue.give_back(0)
         return Peeked(
             messages=messages,
@@ -265,17 +266,21 @@ def _refuse_near_limit(queue: str, arguments: Mapping[str, Any], version: tuple[
     )
 
 
-def _first(open_queue: OpenQueue, limit: int) -> tuple[QueuedMessage, ...]:
+def _first(open_queue: OpenQueue, limit: int, *, counts: bool) -> tuple[QueuedMessage, ...]:
     return tuple(
-        _message(position, *message)
+        _message(position, *message, counts=counts)
         for position, message in enumerate(open_queue.shown(limit, _MOST_BYTES), 1)
     )
 
 
-def _message(position: int, method: Any, properties: Any, body: bytes) -> QueuedMessage:
+def _message(
+    position: int, method: Any, properties: Any, body: bytes, *, counts: bool
+) -> QueuedMessage:
     return QueuedMessage(
         position=position,
-        came_back=delivered_before(properties.headers, redelivered=method.redelivered),
+        came_back=delivered_before(
+            properties.headers, redelivered=method.redelivered, counts=counts
+        ),
         exchange=near_text(method.exchange),
         routing_key=near_text(method.routing_key),
         properties={

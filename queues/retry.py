@@ -74,7 +74,12 @@ _FREE = 100_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerLimit:
-    """RabbitMQ's own limit on how often a message is returned to a queue, for any reason."""
+    """RabbitMQ's own count of how often a message is returned to a queue, for any reason, and its
+    limit.
+    """
+
+    # False for a classic queue: it does not count, and passes on any count that the sender set.
+    counts: bool = True
 
     # A message that is returned more often is dead-lettered; None: there is no limit.
     returns: int | None = None
@@ -117,9 +122,11 @@ class GiveUp:
     """Dead-letter the message."""
 
 
-def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) -> int | None:
+def delivered_before(
+    headers: Mapping[str, Any] | None, *, redelivered: bool, counts: bool
+) -> int | None:
     """Return how often a message was returned before this delivery, by the broker's count; None if
-    the broker does not count.
+    the broker does not count: ``counts`` tells whether this queue does (``BrokerLimit.counts``).
 
     The sender may have set the same headers: a copy made elsewhere often carries those of its
     former queue. RabbitMQ 4 overwrites them only if it has a count, which it never has at the first
@@ -128,12 +135,14 @@ def delivered_before(headers: Mapping[str, Any] | None, *, redelivered: bool) ->
     """
     if not redelivered:
         return 0
+    if not counts:
+        return None
     count, handed_out = (
         (headers or {}).get(name) for name in ("x-delivery-count", "x-acquired-count")
     )
     if isinstance(handed_out, int):
         return min(count, handed_out) if isinstance(count, int) else 0
-    # a classic queue passes on any value that the sender set
+    # a classic queue whose arguments could not be read has no count
     return count if isinstance(count, int) else None
 
 

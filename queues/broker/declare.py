@@ -366,10 +366,11 @@ def _declare_work_queue(
 def limit_of(known: Mapping[str, Any], version: tuple[int, int]) -> BrokerLimit:
     """Return the limit of a queue with these arguments; a policy may have set a lower one."""
     limit = known.get(LIMIT, _LIMIT_SINCE_THEN if version >= _LIMITED_SINCE else None)
-    if known.get(TYPE, "quorum") != "quorum" or (limit is not None and limit < 0):
+    counts = known.get(TYPE, "quorum") == "quorum"
+    if not counts or (limit is not None and limit < 0):
         limit = None
     deletes = limit is not None and known.get("x-dead-letter-exchange") is None
-    return BrokerLimit(returns=limit, deletes=deletes)
+    return BrokerLimit(counts=counts, returns=limit, deletes=deletes)
 
 
 def _declared(

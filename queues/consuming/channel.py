@@ -359,11 +359,15 @@ class Epoch:
         if not self.is_open:
             return  # the next channel delivers it again
         again = method.redelivered
+        before: int | None = 0
+        if again:
+            counts = self._limit.counts
+            before = delivered_before(properties.headers, redelivered=True, counts=counts)
         delivery = Delivery(
             self.number,
             method.delivery_tag,
             body,
-            delivered_before(properties.headers, redelivered=True) if again else 0,
+            before,
             properties,
             self._settings.clock(),
             method.exchange,

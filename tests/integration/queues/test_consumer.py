@@ -332,6 +332,19 @@ def test_a_sender_cannot_confuse_us_with_a_delivery_count_of_its_own(amqp_url):
         desk.wait_for("acked_to_broker")
 
 
+@pytest.mark.parametrize("count", [0, 1, -5, 1000])
+def test_a_count_of_a_former_queue_keeps_no_poison_alive_in_a_classic_queue(amqp_url, count):
+    name = unique()
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, durable=True)
+    put(amqp_url, name, b"poison", headers={"x-delivery-count": count})
+    with Desk(amqp_url, name, delivery_limit=3) as desk:
+        for _ in range(4):
+            delivery = desk.next()
+            desk.consumer.fail(delivery.epoch, delivery.tag, "always")
+        desk.wait_for("dead_lettered")
+
+
 def test_a_foreign_classic_queue_is_used_as_it_is_and_loses_nothing(amqp_url):
     name = unique()
     with plain_channel(amqp_url) as channel:

@@ -237,7 +237,7 @@ def test_a_look_that_would_delete_an_auto_delete_queue_is_refused(amqp_url):
 
 def test_a_look_that_dies_gives_back_what_it_held(amqp_url, queue, monkeypatch):
     put(amqp_url, queue, *BODIES)
-    monkeypatch.setattr("tiercel.queues.peek._message", lambda *_: 1 / 0)
+    monkeypatch.setattr("tiercel.queues.peek._message", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         peek(amqp_url, queue)
     wait_until(lambda: ready(amqp_url, queue) == 20)

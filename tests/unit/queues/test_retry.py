@@ -63,13 +63,18 @@ def test_no_count_overflows(count):
     ],
 )
 def test_the_count_of_a_redelivered_message_is_the_brokers(what, headers, count):
-    assert delivered_before(headers, redelivered=True) == count
+    assert delivered_before(headers, redelivered=True, counts=True) == count
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"x-delivery-count": 2, "x-acquired-count": 3}])
+def test_a_classic_queue_has_no_count_whatever_its_headers_say(headers):
+    assert delivered_before(headers, redelivered=True, counts=False) is None
+    assert delivered_before(headers, redelivered=False, counts=False) == 0
 
 
 def test_a_first_delivery_has_no_past_whatever_its_headers_say():
-    assert (
-        delivered_before({"x-delivery-count": 50, "x-acquired-count": 60}, redelivered=False) == 0
-    )
+    headers = {"x-delivery-count": 50, "x-acquired-count": 60}
+    assert delivered_before(headers, redelivered=False, counts=True) == 0
 
 
 def test_a_limit_that_dead_letters_lets_the_last_delivery_fail_with_a_reason():

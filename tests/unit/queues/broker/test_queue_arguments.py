@@ -159,9 +159,10 @@ def test_a_foreign_queue_is_left_alone_and_its_limit_is_known(version, arguments
     assert declared == Declared(ours=False, delays_retries=False, limit=limit)
 
 
-def test_a_classic_queue_has_no_limit():
+def test_a_classic_queue_has_no_count_and_no_limit():
     broker = Broker("4.0.0", q={"x-message-ttl": 5})
-    assert declare_work_queue(broker, ADDRESS, WorkQueue(name="q")).limit == BrokerLimit()
+    declared = declare_work_queue(broker, ADDRESS, WorkQueue(name="q"))
+    assert declared.limit == BrokerLimit(counts=False)
 
 
 @pytest.mark.parametrize("declare", [True, False])
