@@ -7,6 +7,7 @@ QueuesError
                              permanent failure
 ├── BadPropertyError         a property of a message that is invalid, or cannot be written
 ├── BrokerUnavailableError   RabbitMQ did not answer: try again
+│   └── BrokerFailedError    RabbitMQ closed the connection because of an error of its own
 ├── BrokerRefusedError       RabbitMQ refused (login, vhost, permission, arguments):
                              a person must act
 │   ├── AccessRefusedError   a login, a vhost or a permission was refused
@@ -41,6 +42,12 @@ class BadPropertyError(QueuesError, ValueError):
 
 class BrokerUnavailableError(QueuesError):
     """RabbitMQ did not answer, or the connection broke; the call may be repeated."""
+
+
+class BrokerFailedError(BrokerUnavailableError):
+    """RabbitMQ closed the connection because of an error of its own: it may be in trouble, or one
+    message makes it fail.
+    """
 
 
 class BrokerRefusedError(QueuesError):

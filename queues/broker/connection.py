@@ -24,6 +24,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.frames import Connection
 from tiercel.queues.errors import (
     AccessRefusedError,
+    BrokerFailedError,
     BrokerRefusedError,
     BrokerUnavailableError,
     ExchangeMissingError,
@@ -47,9 +48,10 @@ _BLOCKED_TIMEOUT_S = 30
 _ACCESS_REFUSED = 403
 _NOT_FOUND = 404
 _NOT_ALLOWED = 530
+_INTERNAL_ERROR = 541
 # Reply codes that are not our fault: no consumer just now, shutting down, channel error, internal
 # error.
-_TRANSIENT = (313, 320, 504, 541)
+_TRANSIENT = (313, 320, 504, _INTERNAL_ERROR)
 
 _LOGIN = (
     "RabbitMQ at {at} refused the login of user {user!r}; check user and password in the AMQP URL"
@@ -194,7 +196,8 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
             f"RabbitMQ at {address} says: {_line(text)}; declare it first or correct the name"
         )
     if code in _TRANSIENT:
-        return BrokerUnavailableError(f"RabbitMQ at {address} closed the connection: {_line(text)}")
+        make = BrokerFailedError if code == _INTERNAL_ERROR else BrokerUnavailableError
+        return make(f"RabbitMQ at {address} closed the connection: {_line(text)}")
     if code == _ACCESS_REFUSED:
         return AccessRefusedError(
             f"user {address.user!r} may not do this on {address}: {_line(text)}; grant "

@@ -15,6 +15,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import UNENCODABLE
 from tiercel.queues.broker.link import Link
 from tiercel.queues.errors import (
+    BrokerFailedError,
     BrokerRefusedError,
     BrokerUnavailableError,
     NackedError,
@@ -45,6 +46,9 @@ class Publication:
     arguments: Mapping[str, Any] | None = None
     # RabbitMQ may drop the message silently if no queue takes it.
     may_be_dropped: bool = False
+    # Number of times that RabbitMQ closed the connection with an internal error while the message
+    # was not confirmed.
+    failures: int = 0
 
     @property
     def place(self) -> str:
@@ -112,6 +116,12 @@ _LONGEST_STALL_S = 60.0
 # one, and refuses for the rest of its life, while other channels find the new leader. Full queues
 # refuse likewise: for them the new connection changes nothing.
 _REFUSAL_S = 2.0
+
+# After this many internal errors of RabbitMQ with the same message on its way, messages are sent
+# one at a time; after more of them with one message alone, that message is refused. A broker that
+# is in trouble for a moment refuses none: the waits between these attempts are seconds together.
+_FAILURES_TO_SUSPECT = 2
+_FAILURES_TO_REFUSE = 5
 
 
 class Outlet:
@@ -208,15 +218,41 @@ class Outlet:
         unconfirmed = list(self._unconfirmed.values())
         self._unconfirmed.clear()
         self._bytes = 0
-        if isinstance(error, BrokerRefusedError):
-            if len(unconfirmed) == 1:
-                # This message makes the broker close the channel, and would do so forever.
-                self._tell(unconfirmed.pop(), error)
-                self._link.healthy()
-            self._suspects = max(self._suspects - 1, len(unconfirmed))
+        self._find_guilty(error, unconfirmed)
         for message in reversed(unconfirmed):
             message.returned = False
             self._waiting.appendleft(message)
+
+    def _find_guilty(self, error: QueuesError, unconfirmed: list[Publication]) -> None:
+        """Take out the message that makes the broker close the channel, as it would do forever;
+        while it is not known, send one message at a time.
+        """
+        if isinstance(error, BrokerFailedError):
+            for message in unconfirmed:
+                message.failures += 1
+            failures = max((message.failures for message in unconfirmed), default=0)
+            # The broker itself may be in trouble: then all messages pass later.
+            if failures < _FAILURES_TO_SUSPECT:
+                return
+            is_proven = failures >= _FAILURES_TO_REFUSE
+        elif isinstance(error, BrokerRefusedError):
+            is_proven = True
+        else:
+            return
+        if is_proven and len(unconfirmed) == 1:
+            message = unconfirmed.pop()
+            self._tell(message, self._verdict_on(message, error))
+            self._link.healthy()
+            self._suspects -= 1
+        self._suspects = max(self._suspects, len(unconfirmed))
+
+    def _verdict_on(self, message: Publication, error: QueuesError) -> QueuesError:
+        if not isinstance(error, BrokerFailedError):
+            return error
+        return PublishRefusedError(
+            f"RabbitMQ fails at a message for {message.place}, each time that it is sent: {error}; "
+            "see RabbitMQ's log"
+        )
 
     def failed(self, error: QueuesError) -> None:
         self.error = error

@@ -287,7 +287,8 @@ def _unless_refused(message: OutgoingMessage, done: Done, on_refused: Refused | 
         return done
 
     def fate(error: QueuesError | None) -> None:
-        # Only a return, or a message that pika cannot encode, raises exactly this class.
+        # Only a message that is returned, that pika cannot encode, or at which the broker fails,
+        # raises exactly this class.
         if type(error) is PublishRefusedError:
             on_refused(message, error)
             done(None)

@@ -1,6 +1,7 @@
 """Publishing with confirms."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,6 +9,7 @@ from pika import BasicProperties
 
 from tests.support.broker import plain_channel, take_all, to_queues, unique, wait_ready
 from tests.support.proxy import Proxy
+from tests.support.raw import ODD, Raw, properties
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
@@ -20,6 +22,9 @@ from tiercel.queues.errors import (
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.publishing.outlet import Outlet, Publication
 from tiercel.queues.publishing.publisher import Publisher
+
+# RabbitMQ's parser fails at such a header and closes the connection. tiercel does not write it.
+NOT_A_NUMBER = Raw(properties(ODD["not a number"]))
 
 
 @pytest.fixture
@@ -133,13 +138,13 @@ def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_
     outlet = Outlet(Address.parse(amqp_url), "test")
     try:
         for number in range(50):
-            properties = BasicProperties(expiration="never" if number in (7, 8) else None)
+            with_expiration = BasicProperties(expiration="never" if number in (7, 8) else None)
             outlet.submit(
                 Publication(
                     "",
                     queue,
                     b"%d" % number,
-                    properties,
+                    with_expiration,
                     lambda error, number=number: fates.update({number: error}),
                 )
             )
@@ -149,6 +154,27 @@ def test_a_message_that_makes_the_broker_close_the_channel_does_not_take_others_
     assert {number for number, error in fates.items() if error is not None} == {7, 8}
     assert "expiration" in str(fates[7])
     assert len({body for body, _ in take_all(amqp_url, queue)}) == 48
+
+
+def test_a_message_at_which_the_broker_fails_does_not_take_others_along(amqp_url, queue):
+    messages = to_queues((queue, b"%d" % number) for number in range(50))
+    messages[7] = replace(messages[7], properties=NOT_A_NUMBER)
+    with Publisher(amqp_url) as publisher:
+        fates = publisher.publish_each(messages)
+    assert [number for number, fate in enumerate(fates) if fate is not None] == [7]
+    assert "RabbitMQ fails at a message for queue" in str(fates[7])
+    expected = {b"%d" % number for number in range(50) if number != 7}
+    assert {body for body, _ in take_all(amqp_url, queue)} == expected
+
+
+def test_a_message_at_which_the_broker_fails_is_named_and_those_before_it_arrive(amqp_url, queue):
+    messages = to_queues((queue, b"%d" % number) for number in range(5))
+    messages[3] = replace(messages[3], properties=NOT_A_NUMBER)
+    with Publisher(amqp_url) as publisher, pytest.raises(PublishRefusedError) as refused:
+        publisher.publish_all(messages)
+    assert refused.value.index == 3
+    assert "message 4 was refused: RabbitMQ fails at a message" in str(refused.value)
+    assert {b"0", b"1", b"2"} <= {body for body, _ in take_all(amqp_url, queue)}
 
 
 def test_a_queue_that_goes_on_refusing_is_asked_over_a_new_connection(

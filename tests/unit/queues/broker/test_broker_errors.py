@@ -14,6 +14,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import backoff_s, translate
 from tiercel.queues.errors import (
     AccessRefusedError,
+    BrokerFailedError,
     BrokerRefusedError,
     BrokerUnavailableError,
     QueueMissingError,
@@ -38,7 +39,7 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
         (SHUTDOWN, BrokerUnavailableError, "shutdown"),
         (
             amqp.ChannelClosedByBroker(541, "INTERNAL_ERROR"),
-            BrokerUnavailableError,
+            BrokerFailedError,
             "INTERNAL_ERROR",
         ),
         (amqp.ConnectionBlockedTimeout(), BrokerUnavailableError, "alarm"),
