@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -122,6 +123,14 @@ _LARGEST_FLOAT32 = 3.4028235677973366e38
 # More than the digits of any column and some hundred zeros; a Decimal of millions would take a
 # gigabyte.
 _DECIMAL_CHARACTERS = 500
+# Python reads more than these: "1_000" and " 1 " as decimals, weeks as dates, and any
+# character between date and time.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(
+    r"(?:[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8})"
+    r"(?:[T ][0-9:]+(?:[.,][0-9]+)?(?:Z|[+-][0-9:]+(?:\.[0-9]+)?)?)?"
+)
 
 
 def check_for(type_: pa.DataType) -> Check:
@@ -141,7 +150,7 @@ def check_for(type_: pa.DataType) -> Check:
         pa.string(): _string,
         pa.binary(): _binary,
         pa.bool_(): _boolean,
-        pa.date32(): date.fromisoformat,
+        pa.date32(): _date,
         TEXTS: _texts,
     }
     return simple[type_]
@@ -155,7 +164,7 @@ def _string(value: Any) -> str:
     return value
 
 
-# Base64 and ISO 8601 are read by functions that raise TypeError for anything but text.
+# Base64 is read by a function that raises TypeError for anything but text, as ``fullmatch`` does.
 def _binary(value: Any) -> bytes:
     return base64.b64decode(value, validate=True)
 
@@ -198,20 +207,32 @@ def _decimal(type_: pa.DataType) -> Check:
             value = value.text if isinstance(value, WrittenFloat) else repr(value)
         if type(value) is not str:
             return exactly(value)
-        if len(value) > _DECIMAL_CHARACTERS:
+        if len(value) > _DECIMAL_CHARACTERS or _NUMBER.fullmatch(value) is None:
             raise ValueError
         return exactly(Decimal(value))
 
     return check
 
 
+def _date(value: Any) -> date:
+    if _DAY.fullmatch(value) is None:
+        raise ValueError
+    return date.fromisoformat(value)
+
+
+def _moment(value: Any) -> datetime:
+    if _MOMENT.fullmatch(value) is None:
+        raise ValueError
+    return datetime.fromisoformat(value)
+
+
 def _timestamp(value: Any) -> datetime:
-    moment = datetime.fromisoformat(value)
+    moment = _moment(value)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _timestamp_ntz(value: Any) -> datetime:
-    moment = datetime.fromisoformat(value)
+    moment = _moment(value)
     if moment.tzinfo is not None:
         raise ValueError
     return moment

@@ -109,6 +109,25 @@ def test_every_type_arrives_as_arrow_wants_it():
     assert EVERYTHING.batch([values]).num_rows == 1
 
 
+@pytest.mark.parametrize("text", ["12", "+12", "12.", "12.00", "1.2e1", "120E-1", "0012"])
+def test_a_decimal_in_a_string_is_a_plain_number(text):
+    assert decode("x decimal(4,2)", json.dumps({"x": text})) == [Decimal("12.00")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-02-29T10:00:00.123456Z", "2024-02-29 10:00:00.123456", "20240229T100000.123456Z",
+        "2024-02-29T12:00:00.123456+02:00", "2024-02-29T10:00:00,123456+00",
+        # The digits behind the microseconds are cut off, as the documentation says.
+        "2024-02-29T10:00:00.123456789Z",
+    ],
+)  # fmt: skip
+def test_a_timestamp_is_a_calendar_date_and_a_time(text):
+    moment = datetime(2024, 2, 29, 10, 0, 0, 123456, tzinfo=UTC)
+    assert decode("x timestamp", json.dumps({"x": text})) == [moment]
+
+
 def test_a_timestamp_without_an_offset_is_utc():
     assert decode("at timestamp", '{"at": "2024-01-01"}') == [datetime(2024, 1, 1, tzinfo=UTC)]
 
@@ -124,7 +143,12 @@ def test_a_timestamp_without_an_offset_is_utc():
         ("double", "1e999"),
         ("double", "1" * 400),
         ("float", "1e39"), ("date", '"2024-02-30"'), ("date", "20240101"), ("timestamp", '"now"'),
-        ("timestamp", "0"),
+        ("timestamp", "0"), ("date", '"2024-W01-1"'), ("date", '"20240101"'),
+        ("date", '" 2024-01-01"'),
+        ("timestamp", '"2024-W01-1"'), ("timestamp", '"2024-W01-1T10:00:00Z"'),
+        ("timestamp", '"2024-01-01x10:00"'), ("timestamp_ntz", '"2024-W01-1T10:00"'),
+        ("decimal(9,2)", '"1_000"'), ("decimal(9,2)", '" 1 "'), ("decimal(9,2)", '"1\\n"'),
+        ("decimal(9,2)", '"\u0661\u0662"'), ("decimal(9,2)", '""'), ("decimal(9,2)", '"."'),
         ("timestamp", '"0001-01-01T00:00:00+23:00"'), ("timestamp_ntz", '"2024-01-01T00:00:00Z"'),
         ("decimal(4,2)", "123.4"),
         ("decimal(4,2)", "1.234"), ("decimal(4,2)", '"NaN"'), ("decimal(4,2)", '"1e999999999"'),
