@@ -33,12 +33,16 @@ log = logging.getLogger(__name__)
 _FIRST_S = 5.0
 # A process reports once per second. If Spark has no slot for silent extra tasks, it is gone.
 _SILENT_S = 1.5
-# Extra tasks have numbers of their own for the whole run, of 32 bits with the task.
+# Extra tasks have numbers of their own for the whole run, of 32 bits with the task. A number is
+# used once: a deleted inbox forgets its attempts, so an older process would not be fenced off.
 _MOST_NUMBERS = 4_000
 
 
 class Joining:
     """Keeps the extra tasks of one run on the executors that come and go. For one thread."""
+
+    # True if executors have joined that only a new run can use.
+    is_used_up = False
 
     def __init__(  # noqa: PLR0913 - the run, and what it runs on
         self,
@@ -205,6 +209,9 @@ class Joining:
         wanted = self._lacking()
         if wanted <= 0 or now < self._ask_at:
             return
+        if self._numbers >= _MOST_NUMBERS:
+            self._use_up()
+            return
         with suppress(Exception):  # Spark ends
             wanted = min(wanted, self._spark.free)
         if wanted > 0:
@@ -212,6 +219,16 @@ class Joining:
                 target=self._answer, args=[wanted], name="joining", daemon=True
             )
             self._asking.start()
+
+    def _use_up(self) -> None:
+        if self.is_used_up:
+            return
+        self.is_used_up = True
+        log.info(
+            "%d times an executor has joined run %s, the most in one run: planning anew",
+            self._numbers, self._run.id,
+            extra={"event": "joins_used_up"},
+        )  # fmt: skip
 
     def _lacking(self) -> int:
         """Return the number of further hosts that the executors have slots for."""

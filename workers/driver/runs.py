@@ -273,11 +273,11 @@ class Runs:
         return ended, tasks.unfit if ended is Ended.UNFIT else tasks.fault
 
     def _may_widen(self, hosts: SparkUnit, joining: Joining, now: float) -> bool:
-        """Follow the executors; True if Spark has slots again that only a new run can use."""
+        """Follow the executors; True if Spark has slots that only a new run can use."""
         joining.look(now)
         if self._context.least:
             self.fleet.look(joining)
-        return self._width.may_return(hosts, now)
+        return joining.is_used_up or self._width.may_return(hosts, now)
 
     def _say_what_was_ordered(self) -> None:
         said = self._context.topology.parallelism

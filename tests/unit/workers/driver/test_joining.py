@@ -249,6 +249,23 @@ def test_where_tasks_are_addressed_nobody_joins(group, fields):
     assert (stage.spark.further, stage.spark.asked) == ([], [])
 
 
+def test_executors_that_join_after_all_numbers_are_used_need_a_new_run(monkeypatch, caplog):
+    monkeypatch.setattr(joining, "_MOST_NUMBERS", 2)
+    caplog.set_level("INFO")
+    stage = Stage()
+    for _ in range(2):
+        stage.has(3)
+        assert len(stage.spark.further) == 1
+        stage.spark.over = list(stage.spark.further)
+        stage.has(2)
+    assert not stage.joining.is_used_up, "nobody waits for a task"
+    stage.has(3)
+    stage.look(5)
+    assert stage.joining.is_used_up
+    assert stage.spark.asked == [1, 1]
+    assert caplog.text.count("2 times an executor has joined run 7") == 1
+
+
 def test_an_executor_that_cannot_start_python_gets_nothing_and_is_asked_again(caplog):
     stage = Stage()
     stage.spark.answers = [Readiness(slots=0, unfit=1, trouble="executor 9 cannot start Python")]

@@ -613,6 +613,20 @@ def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear
     assert numbers(world) == {"bolt": 1}
 
 
+def test_a_run_whose_numbers_of_extra_tasks_are_used_up_is_followed_by_another(
+    world, drive, monkeypatch
+):
+    def look(joining, _now):
+        joining.is_used_up = len(world.jobs) == 1
+
+    monkeypatch.setattr(runs.Joining, "look", look)
+    drive()
+    run = running(world)
+    second = running(world, after=run)
+    time.sleep(0.2)
+    assert world.run == second
+
+
 def test_an_order_outlives_the_driver_that_obeyed_it_and_a_redis_that_is_emptied(
     world, drive, caplog
 ):
