@@ -20,7 +20,7 @@ from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.topology.bolt_settings import spreads_by_run
 from tiercel.spark_jobs.topology.graph import bolt_tasks
-from tiercel.workers.control.contract import NO_REBALANCE, State
+from tiercel.workers.control.contract import NO_REBALANCE, Rebalance, State
 from tiercel.workers.control.presence import ExecutorReport, Keeper
 from tiercel.workers.driver.executors import Fleet
 from tiercel.workers.driver.joining import Joining
@@ -116,10 +116,9 @@ class Runs:
         if number is None:
             return None
         # An order given after this call ends the run.
-        order = self._answered(lambda: self._context.control.rebalanced(self._order))
+        order = self._newest_order()
         if order is None:
             return None
-        self._order = order
         self._watch.keep_pauses()
         run = self._context.make(
             number, slots, self._context.topology.with_parallelism(order.parallelism)
@@ -138,6 +137,13 @@ class Runs:
                 extra={"event": "messages_released"},
             )
         return run
+
+    def _newest_order(self) -> Rebalance | None:
+        """Take the order that the next run obeys; None after ``stop``."""
+        order = self._answered(lambda: self._context.control.rebalanced(self._order))
+        if order is not None:
+            self._order = order
+        return order
 
     def go(self, hosts: SparkUnit) -> None:
         """Run one run after the other until ``stop`` or ``tiercel kill``.
@@ -182,11 +188,15 @@ class Runs:
 
         ``trouble`` is why executors could not run the previous run; empty if they could.
         """
-        wanted = len(bolt_tasks(self._context.topology.with_parallelism(self._order.parallelism)))
         say_at = time.monotonic() + _ABSENT_S
         while not self._is_over() and self._keeper.held:
             self._context.heartbeat.beat()
-            ready = hosts.ready(wanted)
+            # Another order may come while no executor does.
+            order = self._newest_order()
+            if order is None:
+                return None
+            topology = self._context.topology.with_parallelism(order.parallelism)
+            ready = hosts.ready(len(bolt_tasks(topology)))
             if ready.absent:
                 say_at = self._say_absent(ready.trouble, say_at)
                 continue

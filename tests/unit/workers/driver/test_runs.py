@@ -613,6 +613,28 @@ def test_a_run_has_the_numbers_of_tasks_that_were_ordered_and_spout_workers_hear
     assert numbers(world) == {"bolt": 1}
 
 
+def test_slots_are_awaited_for_the_tasks_that_were_ordered(world, drive):
+    drive()
+    run = running(world)
+    assert world.asked == [1]
+    world.control.rebalance({"bolt": 8})
+    run = running(world, after=run)
+    assert world.asked == [1, 8]
+    world.control.rebalance({"bolt": None})
+    running(world, after=run)
+    assert world.asked == [1, 8, 1]
+
+
+def test_an_order_that_comes_while_no_executor_does_is_awaited(world, drive):
+    ready = world.ready
+    world.ready = lambda wanted: replace(ready(wanted), slots=0, absent=len(world.asked) < 5)
+    driver = drive()
+    wait_until(lambda: world.asked, 5, "the driver to ask")
+    world.control.rebalance({"bolt": 8})
+    wait_until(lambda: 8 in world.asked, 5, "the driver to ask for the order's slots")
+    driver.runs.stop()
+
+
 def test_a_run_whose_numbers_of_extra_tasks_are_used_up_is_followed_by_another(
     world, drive, monkeypatch
 ):
