@@ -19,6 +19,8 @@ from tiercel.queues.values.formats import Format
 # A batch is in memory several times: in the reader, in the driver's JVM, in the tasks.
 _BATCH_BYTES = 64 * 1024 * 1024
 _BATCH_MESSAGES = 30_000
+# Arrow's columns of bytes end at 2 GiB, and a batch may have more bytes than its bound.
+_MOST_BYTES = 1024 * 1024 * 1024
 # AMQP's field has 16 bits.
 _LARGEST_PREFETCH = 65_535
 _MOST_PARTITIONS = 1_000
@@ -78,7 +80,7 @@ class SourceOptions:
         if corrupt_column is not None and (not corrupt_column.strip() or "`" in corrupt_column):
             raise OptionError(f"columnNameOfCorruptRecord is a name, not {corrupt_column[:50]!r}")
         max_messages = given.number("maxMessagesPerTrigger", None, 1, 1_000_000_000)
-        max_bytes = given.number("maxBytesPerTrigger", None, 1, 1 << 40)
+        max_bytes = given.number("maxBytesPerTrigger", None, 1, _MOST_BYTES)
         return cls(
             address=given.address(),
             url=given.required("url"),

@@ -51,6 +51,12 @@ def test_several_queues_have_commas_between(text, queues):
     assert source(queue=text).queues == queues
 
 
+def test_a_batch_that_arrow_could_not_hold_is_refused():
+    assert source(maxBytesPerTrigger=str(1024 * MIB)).max_bytes == 1024 * MIB
+    with pytest.raises(OptionError, match="whole number from 1 to 1,073,741,824, not '1073741825'"):
+        source(maxBytesPerTrigger="1073741825")
+
+
 @pytest.mark.parametrize("text", ["a,", "a,a", "[1]", "[", "[]", "x" * 251])
 def test_a_list_of_queues_that_is_none_is_refused(text):
     with pytest.raises(OptionError, match="queue"):
