@@ -295,11 +295,14 @@ class Executors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Count:
-    """Messages that were done and the slot-seconds of the bolts, up to a moment."""
+    """Messages that were done and the slot-seconds of the bolts, up to a moment; and the messages
+    that were in execution then.
+    """
 
     at: float
     done: int
     worked_s: float
+    executing: int
 
 
 class Gauge:
@@ -328,7 +331,9 @@ class Gauge:
         tasks = range(1, self._topology.spout_tasks + 1)
         pending = sum(one.pending for one in self._seats.present(tasks).values())
         totals = self._metrics.totals()
-        done = sum(total_of(totals, spout)["acked"] for spout in self._topology.spouts)
+        spouts = [total_of(totals, spout) for spout in self._topology.spouts]
+        done = sum(counts["acked"] for counts in spouts)
+        failed = sum(counts["failed"] for counts in spouts)
         worked_s = sum(
             total_of(totals, name)["execute_ns"]
             / 1e9
@@ -342,7 +347,7 @@ class Gauge:
             waiting=ready + pending - executing,
             executing=executing,
             done=done,
-            work_s=self._work.after(now, done, worked_s),
+            work_s=self._work.after(now, done, worked_s, failed=failed, executing=executing),
             present=present,
             slots=slots,
         )
@@ -356,28 +361,52 @@ class Work:
     """The slot-seconds that one message takes, as a mean over the last minute or message. Pure."""
 
     def __init__(self) -> None:
+        # Looks at which messages had ended since the look before; the first begins the mean.
         self._counts: deque[_Count] = deque()
         self._work_s = 0.0
+        # Messages that had ended, and the slot-seconds when the last of them did.
+        self._ended = 0
+        self._since_s = 0.0
 
-    def after(self, now: float, done: int, worked_s: float) -> float:
-        """Return the mean after one more look; 0 until a message was done.
+    def after(
+        self, now: float, done: int, worked_s: float, *, failed: int = 0, executing: int = 0
+    ) -> float:
+        """Return the mean after one more look; 0 while it is unknown.
+
+        Messages of ten minutes need executors before the first of them is done: the mean is at
+        least the work so far of the messages that are ``executing``.
 
         >>> work = Work()
-        >>> [work.after(now, now // 2, float(now)) for now in range(4)]
-        [0.0, 0.0, 2.0, 3.0]
+        >>> [work.after(now, now // 2, float(now)) for now in range(5)]
+        [0.0, 0.0, 2.0, 2.0, 2.0]
         """
         counts = self._counts
-        counts.append(_Count(at=now, done=done, worked_s=worked_s))
-        first = counts[0]
-        if done < first.done or worked_s < first.worked_s:  # Redis lost the counts
+        count = _Count(at=now, done=done, worked_s=worked_s, executing=executing)
+        # Redis may lose the counts.
+        if not counts or done < counts[-1].done or worked_s < counts[-1].worked_s:
             counts.clear()
-        elif done > first.done:
-            self._work_s = (worked_s - first.worked_s) / (done - first.done)
-        elif not self._work_s and done:
-            self._work_s = worked_s / done
-        while len(counts) > 1 and counts[1].at <= now - _WORK_S and counts[1].done < done:
-            counts.popleft()
-        return self._work_s
+            counts.append(count)
+            self._work_s = self._work_s or (worked_s / done if done else 0.0)
+            self._ended, self._since_s = done + failed, worked_s
+        elif done > counts[-1].done:
+            counts.append(count)
+            while len(counts) > 2 and counts[1].at <= now - _WORK_S:
+                counts.popleft()
+            self._work_s = _work_between(counts[0], count)
+        if done + failed != self._ended:
+            self._ended, self._since_s = done + failed, worked_s
+        under_way_s = (worked_s - self._since_s) / executing if executing else 0.0
+        return max(self._work_s, under_way_s)
+
+
+def _work_between(first: _Count, last: _Count) -> float:
+    """Return the slot-seconds of one message between two looks.
+
+    A message in execution counts as half done: when the first of sixteen is done, all have worked.
+    """
+    done = last.done - first.done
+    more = (last.executing - first.executing) / 2
+    return (last.worked_s - first.worked_s) / max(done + more, done / 2)
 
 
 def queues_of(topology: Topology) -> Sequence[str]:

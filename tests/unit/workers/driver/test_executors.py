@@ -247,7 +247,46 @@ def test_a_long_message_keeps_the_last_figure_until_the_next_is_done():
     assert work.after(0.0, 0, 0.0) == 0
     assert work.after(600.0, 1, 600.0) == 600
     assert work.after(900.0, 1, 600.0) == 600
-    assert work.after(1300.0, 2, 1300.0) == pytest.approx(650)
+    assert work.after(1300.0, 2, 1300.0) == 700
+
+
+def test_a_long_message_counts_from_its_beginning_however_often_it_is_looked_at():
+    work = Work()
+    found = [work.after(float(now), now // 600, float(now)) for now in range(2000)]
+    assert set(found[600:]) == {600.0}
+
+
+def test_the_first_of_many_messages_at_once_does_not_stand_for_the_work_of_all():
+    work = Work()
+    ends = [5.0 + 20 * each / 15 for each in range(16)]
+    found = []
+    for now in range(60):
+        # Sixteen slots, each of which begins the next message of as many seconds at once.
+        done = sum(int(now // end) for end in ends)
+        found.append(work.after(float(now), done, 16.0 * now, executing=16 if now else 0))
+    assert max(found) <= 15
+    assert found[-1] == pytest.approx(12, abs=2)
+
+
+def test_messages_that_take_long_count_before_the_first_is_done():
+    work = Work()
+    found = [work.after(now, 0, 4.0 * now, executing=4) for now in range(0, 601, 60)]
+    assert found == [float(now) for now in range(0, 601, 60)]
+    # Once they are known, the messages after them count as much from the beginning.
+    assert work.after(601.0, 4, 2404.0, executing=4) == 601
+    assert work.after(610.0, 4, 2440.0, executing=4) == 601
+
+
+def test_messages_that_fail_at_once_do_not_look_long():
+    work = Work()
+    found = [work.after(now, 0, now * 1.0, failed=now, executing=1) for now in range(100)]
+    assert max(found) == 0
+
+
+def test_an_earlier_driver_s_work_is_not_that_of_the_messages_under_way():
+    work = Work()
+    assert work.after(0.0, 0, 9000.0, executing=1) == 0
+    assert work.after(5.0, 0, 9005.0, executing=1) == 5
 
 
 def test_counts_that_redis_lost_are_begun_anew():
