@@ -399,7 +399,8 @@ def test_many_that_are_known_do_not_hold_up_redis(make_spec, redis_url, shards):
     ("record", "most"),
     [
         pytest.param(pack_emissions([("default", ("falcon", 1_234), None, 0)]), 54, id="emission"),
-        pytest.param(b"", 42, id="window in event time"),
+        pytest.param(bytes(range(5)), 48, id="length of a window in event time"),
+        pytest.param(bytes(range(10)), 53, id="length and slide"),
         pytest.param(bytes(range(16)), 59, id="name of a window"),
     ],
 )
