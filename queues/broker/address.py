@@ -13,8 +13,8 @@ from tiercel.queues.errors import AddressError
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _OPTIONS = ("heartbeat", "cafile")
-# A dead connection is noticed within twice this time. The I/O thread answers heartbeats whatever
-# the other threads do. RabbitMQ's manual recommends 5 to 20 seconds.
+# A dead connection is noticed within twice this time. The I/O thread answers heartbeats even
+# if the other threads are busy. RabbitMQ's manual recommends 5 to 20 seconds.
 _HEARTBEAT_S = 10
 _CONNECT_TIMEOUT_S = 10.0
 _AFTER_PLACE = re.compile(r"[/?#]")

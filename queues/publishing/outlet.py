@@ -172,8 +172,8 @@ class Outlet:
 
     @property
     def blocked(self) -> bool:
-        """True while RabbitMQ takes no messages (memory or disk alarm). It takes those that were
-        sent meanwhile when the alarm ends, also over a connection that is closed by then.
+        """True while RabbitMQ takes no messages (memory or disk alarm). When the alarm ends, it
+        takes the messages sent meanwhile, also over a connection that is closed by then.
         """
         return self._link.blocked
 

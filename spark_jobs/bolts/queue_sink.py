@@ -29,8 +29,8 @@ from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.tracing.process import of_this_process
 
-# AMQP allows 255 bytes, and the dead-letter queue's suffix takes five of them.
 _LONGEST_PATIENCE_S = 24 * 3600
+# AMQP's limit; a queue's name must leave room for the dead-letter queue's suffix.
 _NAME_BYTES = 255
 _QUEUE = "name of a queue"
 _EXCHANGE = "name of an exchange"

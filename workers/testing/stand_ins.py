@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from types import MappingProxyType, UnionType
 from typing import Any, NamedTuple, TypeVar
 
 from tiercel.queues.broker.frames import read_properties
@@ -545,14 +545,10 @@ def with_spouts(topology: Topology, spouts: Mapping[str, Spout]) -> Topology:
 
     Raises LocalClusterError for a component that is not a spout of the topology.
     """
-    specs = dict(topology.spouts)
-    for component, spout in spouts.items():
-        if component not in specs:
-            raise absent("spout", component, topology.spouts)
-        if not isinstance(spout, Spout):
-            raise LocalClusterError(f"the spout for {component!r} is {kind_of(spout)}, not a spout")
-        specs[component] = replace(specs[component], spout=spout)
-    return replace(topology, spouts=specs)
+    known = topology.spouts
+    _check_given("spout", Spout, spouts, known)
+    new = {component: replace(known[component], spout=spout) for component, spout in spouts.items()}
+    return replace(topology, spouts={**known, **new})
 
 
 def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
@@ -561,14 +557,21 @@ def with_bolts(topology: Topology, bolts: Mapping[str, AnyBolt]) -> Topology:
     Streams, subscriptions and settings stay. Raises LocalClusterError for a component that is not a
     bolt of the topology.
     """
-    specs = dict(topology.bolts)
-    for component, bolt in bolts.items():
-        if component not in specs:
-            raise absent("bolt", component, topology.bolts)
-        if not isinstance(bolt, AnyBolt):
-            raise LocalClusterError(f"the bolt for {component!r} is {kind_of(bolt)}, not a bolt")
-        specs[component] = replace(specs[component], bolt=bolt)
-    return replace(topology, bolts=specs)
+    known = topology.bolts
+    _check_given("bolt", AnyBolt, bolts, known)
+    new = {component: replace(known[component], bolt=bolt) for component, bolt in bolts.items()}
+    return replace(topology, bolts={**known, **new})
+
+
+def _check_given(
+    noun: str, kind: type | UnionType, given: Mapping[str, object], known: Mapping[str, object]
+) -> None:
+    """Raise LocalClusterError unless each component is known and its substitute is of the kind."""
+    for component, one in given.items():
+        if component not in known:
+            raise absent(noun, component, known)
+        if not isinstance(one, kind):
+            raise LocalClusterError(f"the {noun} for {component!r} is {kind_of(one)}, not a {noun}")
 
 
 def feeder_for(topology: Topology, component: str) -> FeederSpout:
