@@ -28,10 +28,7 @@ class Effect(Protocol[T_co]):
 class LocalEffect(Generic[T]):
     """An effect within this process."""
 
-    call: Callable[[], T]
-
-    def perform(self) -> T:
-        return self.call()
+    perform: Callable[[], T]
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.inbox.redis import open_inboxes
+from tiercel.acker.metrics.contract import Tally
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
@@ -40,7 +41,6 @@ from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
 from tiercel.workers.spout.collector import TaskCollector
-from tiercel.workers.spout.tally import Tally
 
 _RUN = "run"
 _BODY = b"x" * 100

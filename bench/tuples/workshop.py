@@ -13,6 +13,7 @@ from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.contract import Bounds, Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Applied, Failure, Ledger, Reply, Token, Updates
+from tiercel.acker.metrics.contract import Tally
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
@@ -20,7 +21,6 @@ from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.topology.graph import Topology, inboxes_of
 from tiercel.workers.spout.collector import TaskCollector
-from tiercel.workers.spout.tally import Tally
 
 # Number of sentences that a spout worker emits at once if enough are waiting.
 _EMITTED = 1_000

@@ -23,7 +23,7 @@ from tiercel.queues.values.python_values import TEXTS, members_in
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.errors import BadValuesError, DirectStreamError, UnknownStreamError
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.spark_jobs.topology.grouping import Choose, ChooseBatch, Stream, batch_chooser
+from tiercel.spark_jobs.topology.grouping import ByKey, Choose, ChooseBatch, Stream, batch_chooser
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,10 +167,11 @@ class OutputStream:
         "_measured",
         "batch_choosers",
         "by_identity",
-        "choose_one",
+        "by_key",
         "direct",
         "fixed",
         "mutable",
+        "only",
         "receivers",
         "schema",
         "subscribers",
@@ -201,18 +202,23 @@ class OutputStream:
         # The position of the only such column, if it has texts.
         texts = [at for at, column in self._measured if pa.types.is_string(column)]
         self.text = texts[0] if len(texts) == len(self._measured) == 1 else None
-        # The usual stream sends each tuple to one of its receivers, by its values alone; None for
-        # any other stream.
-        self.choose_one: Choose | None = None
+        # The usual stream sends all tuples to its only receiver, or each to one of its receivers by
+        # a key; any other stream has neither.
+        self.only: TaskOutput | None = None
+        self.by_key: ByKey[Sequence[int]] | None = None
         self.receivers: dict[int, TaskOutput] = {}
 
     def subscribed(self) -> None:
         """Note that the stream has all its subscribers."""
-        several = len(self.subscribers) != 1 or self.to_several
-        if not (several or self.by_identity or self.mutable):
-            [(self.choose_one, self.receivers)] = self.subscribers
-            for task_output in self.receivers.values():
-                task_output.counts = True
+        if len(self.subscribers) != 1 or self.to_several or self.by_identity or self.mutable:
+            return
+        [(choose, self.receivers)] = self.subscribers
+        if len(self.receivers) == 1:
+            [self.only] = self.receivers.values()
+        elif isinstance(choose, ByKey):
+            self.by_key = choose
+        for task_output in self.receivers.values():
+            task_output.counts = self.only is not None or self.by_key is not None
 
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Copy the values: a component may reuse its lists, mappings and buffers before they are

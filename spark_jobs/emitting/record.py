@@ -406,12 +406,16 @@ class BasicRecorder(Recorder, BasicCollector):
                 raise self._nothing_to_anchor_to()
         position = tup.emitted
         tup.emitted = position + 1
-        choose = output_stream.choose_one
-        if choose is None:
-            return self._emit_to_any(output_stream, values, position)
+        task_output = output_stream.only
+        if task_output is None:
+            if (by_key := output_stream.by_key) is None:
+                return self._emit_to_any(output_stream, values, position)
+            try:
+                [task] = by_key.known[by_key.key_of(values)]
+            except (KeyError, TypeError):
+                [task] = by_key(values, 0)
+            task_output = output_stream.receivers[task]
         values = tuple(values)
-        [task] = choose(values, 0)
-        task_output = output_stream.receivers[task]
         text = output_stream.text
         if text is not None and type(value := values[text]) is str and value.isascii():
             room = self.room - output_stream.fixed - len(value)
@@ -549,11 +553,7 @@ class OutputRecorder(Recorder, OutputCollector):
         depends on the tuple's place in the input.
         """
         record = self._record
-        tracked = (
-            [anchor for anchor in anchored if anchor.row not in record.untracked]
-            if record.untracked
-            else anchored
-        )
+        tracked = [anchor for anchor in anchored if anchor.row not in record.untracked]
         if not tracked:
             return mix(record.salt + record.emitted & _MASK)
         # Use a sum: a repeated step may have the anchors in another order, and the same anchor

@@ -273,7 +273,8 @@ class BatchSlices(Slices):
             return 0.0
         return min(max(0.0, self._looked_at + _LOOK_S - self.clock()), self._left_s())
 
-    def took(self, entries: int) -> None:  # noqa: ARG002 - for other Slices
+    def polled(self) -> None:
+        """Note that the inbox was polled."""
         now = self.clock()
         # After a step, assume that the tuples arrived right after the previous poll.
         self._arrival = self._looked_at if self._worked else now
@@ -285,8 +286,7 @@ class BatchSlices(Slices):
         self._follow(waiting)
         return self.size if waiting >= self.size or not self._left_s() else 0
 
-    def ended(self, executed: int, offered: int) -> None:  # noqa: ARG002 - the size stays
-        self._executed = self.clock()
+    def ended(self, executed: int, offered: int, at: float, *, committed: bool) -> None:  # noqa: ARG002 - the size stays
         self._worked = True
 
     def _left_s(self) -> float:
@@ -331,6 +331,7 @@ class InBatches:
             if slices.patience_s(backlog.tuples, wait_s):
                 attempt.stop.wait(slices.rest_s())
             attempt.fetch(wanted, slices.patience_s(backlog.tuples, wait_s), Claims(wanted))
+            slices.polled()
         return attempt.first(slices.allowed(backlog.tuples) if backlog else 0)
 
     def ends(self, wait_s: float) -> StepInput | None:

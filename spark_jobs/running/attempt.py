@@ -273,10 +273,8 @@ class Attempt:
             lambda: self._inbox.take(wanted, TAKEN_BYTES, wait, finishing, claims, then=ahead)
         )
         self._committer.unfinished = None
-        self._slices.took(len(entries))
         strange = self.backlog.add(entries, self._read) if entries else ()
-        ledger = self.around.ledger
-        if strange and ledger is not None:
+        if strange and (ledger := self.around.ledger) is not None:
             self.patiently(lambda: ledger.release(strange))
 
     def recall(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -291,9 +289,9 @@ class Attempt:
         ticks = self.due()
         if not most and not ticks and not self._setup.copy.answers.waiting:
             return None
-        if self.retaken is None:
-            return StepInput(shares=self.backlog.first(most), ticks=ticks)
-        return StepInput(shares=self.retaken.shares(self.backlog, most), ticks=ticks)
+        retaken, backlog = self.retaken, self.backlog
+        shares = backlog.first(most) if retaken is None else retaken.shares(backlog, most)
+        return StepInput(shares=shares, ticks=ticks)
 
     def answered(self, wait_s: float) -> StepInput | None:
         """Return the input of a step that only commits answers of threads; None if there are none
@@ -359,7 +357,7 @@ class Attempt:
         step, done = self._executed(taken, number, sealed, states)
         if self._unsure:
             raise TurnAgainError("tuples that should go back to the line may have gone")
-        self._slices.ended(done.executed, done.offered)
+        executed_at = self.around.clock()
         if self._order is not None:
             done = self._order.noted(shares, done)
         ticks = 0 if self.ticks is None else self.ticks.count + done.ticked
@@ -369,15 +367,15 @@ class Attempt:
         covered = sealed or self.backlog.take_out(executed, number, ticks)
         if self._chain is not None and sealed is None:
             covered = replace(covered, inner=self._chain.executed)
-        # A sealed step may have had only answers of threads, which are lost with the process.
-        leaves = covered.whole or covered.part or done.ticked or done.record.answered
-        # A step may also free room in the inbox for tuples that it holds.
-        leaves = leaves or covered.tuples
-        if sealed or leaves or done.again:
+        # A step may also only free room in the inbox for tuples that it holds. A sealed step may
+        # have had only answers of threads, which are lost with the process.
+        some = covered.whole or covered.part or covered.tuples or done.ticked or done.again
+        commits = bool(sealed or some or done.record.answered)
+        if commits:
             self._leave(covered, done, states, began_ns)
             if self._order is not None and self._committer.conflicted:
                 self._reseal(covered, self._order.conflicted(shares, done))
-            self._slices.committed()
+        self._slices.ended(done.executed, done.offered, executed_at, committed=commits)
         done.record.let_go()
         self._step = number
         if done.ticked and self.ticks is not None:
@@ -447,21 +445,20 @@ class Attempt:
 
         A step with a state does not wait: a new attempt repeats it.
         """
-        ledger = self.around.ledger
-        if done.record.resets and ledger is not None:
-            ledger.reset_timeout([root for row in done.record.resets for root in done.roots(row)])
+        if done.record.resets and self.around.ledger is not None:
+            roots = [root for row in done.record.resets for root in done.roots(row)]
+            self.around.ledger.reset_timeout(roots)
         if states is not None and states.begun:
             reply = self._committer.commit(covered, done, states)
         else:
             reply = self.patiently(lambda: self._committer.commit(covered, done, states))
         if done.snapshot is not None:
             self._setup.copy.kept()
+        counting, commit_ns = self.around.counting, self._committer.took_ns
         step_ns = time.perf_counter_ns() - began_ns
-        self.around.counting.step(
-            self.task, done, reply, step_ns=step_ns, commit_ns=self._committer.took_ns
-        )
+        counting.step(self.task, done, reply, step_ns=step_ns, commit_ns=commit_ns)
         if self._chain is not None:
-            self._chain.committed(self.around.counting)
+            self._chain.committed(counting)
 
     def _reset_meanwhile(self, step: Step, rows: Sequence[int]) -> bool:
         """Restart timeouts in the ledger during a step; return False to retry at its end."""
@@ -567,15 +564,18 @@ class Plain:
         attempt = self._attempt
         backlog = attempt.backlog
         slices = self.slices
-        wanted = slices.wanted(backlog.tuples)
+        waiting = backlog.tuples
+        wanted = slices.wanted(waiting) if waiting else 2 * slices.size
         if wanted:
-            if backlog.tuples or backlog.must_leave:
+            if waiting or backlog.must_leave:
                 wait_s = 0.0
             elif wait_s:
                 attempt.stop.wait(slices.rest_s())
-            claims = slices.claimable - backlog.tuples
+            claims = slices.claimable - waiting
             more = slices.worthwhile + min(0, claims)
             attempt.fetch(wanted, wait_s, Claims(max(0, claims), max(0, more)), begins=True)
+            if waiting and backlog.tuples == waiting:
+                slices.found_none()
         return attempt.first(slices.size if backlog.tuples or backlog.must_leave else 0)
 
     def ends(self, wait_s: float) -> StepInput | None:

@@ -409,7 +409,8 @@ class WorkingCopy:
         self.lost: list[int] = [] if self._kept is None else thread_roots(self._kept)
         self._wake = wake
         self.answers = Answers(self.component, wake)
-        self._bolt: StepBolt | None = None
+        # The copy; None before ``ready``, and once it was dropped.
+        self.bolt: StepBolt | None = None
         self._digest = b""
         self._local: set[str] = set()
         # True if the newest snapshot has no attribute.
@@ -418,12 +419,12 @@ class WorkingCopy:
 
     def ready(self) -> StepBolt | BaseException:
         """Return the copy, made now if there is none, or the error that ``prepare`` raised."""
-        if self._bolt is None:
+        if self.bolt is None:
             try:
-                self._bolt = self._made()
+                self.bolt = self._made()
             except raised() as error:
                 return error
-        return self._bolt
+        return self.bolt
 
     def snapshot(self, record: Record, lineage: Lineage) -> bytes | None:
         """Take a signed snapshot after a step; None if nothing changed since the last one.
@@ -431,16 +432,16 @@ class WorkingCopy:
         Call ``kept`` once it is stored. If attributes cannot be pickled, the record is aborted, as
         if ``flush`` had raised, and the copy is dropped: a later copy would not know this step.
         """
-        if self._bolt is None or record.aborted:
+        if self.bolt is None or record.aborted:
             return None
         left = sum([tup.state == OPEN and not tup.is_tick for tup in record.tuples])
-        is_bare = not vars(self._bolt).keys() - self._local - self._bolt.transient
+        is_bare = not vars(self.bolt).keys() - self._local - self.bolt.transient
         if is_bare and self._was_bare and not left and not self.held.threads:
             return None
         self._was_bare = is_bare
         # Drop the references, so that tuples without other references are found to be gone.
         self.held.tuples = []
-        packed = self._pack(self._bolt, record, lineage)
+        packed = self._pack(self.bolt, record, lineage)
         if packed is None:
             return None
         self.held = packed.held
@@ -454,8 +455,8 @@ class WorkingCopy:
 
     def attributes(self) -> list[Any]:
         """Return the values of the attributes that outlive the process."""
-        own = vars(self._bolt) if self._bolt is not None else {}
-        transient = self._local.union(self._bolt.transient if self._bolt is not None else ())
+        own = vars(self.bolt) if self.bolt is not None else {}
+        transient = self._local.union(self.bolt.transient if self.bolt is not None else ())
         return [value for name, value in own.items() if name not in transient]
 
     def kept(self) -> None:
@@ -464,8 +465,8 @@ class WorkingCopy:
 
     def drop(self) -> None:
         """Clean up and drop the copy; the next use makes one from the newest stored snapshot."""
-        bolt = self._bolt
-        self._bolt = None
+        bolt = self.bolt
+        self.bolt = None
         if bolt is None:
             return
         self.answers.end()

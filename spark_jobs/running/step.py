@@ -217,7 +217,8 @@ class Step:
         self._setup = setup
         self.task = setup.task
         self.states = states
-        self._bolt = setup.copy.ready()
+        bolt = setup.copy.bolt
+        self._bolt = setup.copy.ready() if bolt is None else bolt
         self._chunks, self._offered = chunks_of(shares)
         self._chunks += ticks
         kept = setup.copy.held
@@ -416,7 +417,7 @@ class Slices:
         self._can_be_cut = not arrow
         # Number of tuples that the next step may take.
         self.size = _FIRST
-        self._began = self._executed = clock()
+        self._began = clock()
         self._work_began: float | None = None
         self.asked_at = self._began  # time of the last call of ``may`` or ``begin``
         # Number of the step's tuples that the bolt has begun.
@@ -442,9 +443,9 @@ class Slices:
         self._try_after = self._until_try = _FIRST_TRY
 
     def wanted(self, waiting: int) -> int:
-        """Return the number of tuples to take from the inbox while this many wait already."""
-        if not waiting:
-            return 2 * self.size
+        """Return the number of tuples to take from the inbox while this many wait already; while
+        none does, twice ``size`` are taken.
+        """
         if waiting >= self.size or self.clock() < self._look_at:
             return 0
         return 2 * self.size - waiting
@@ -453,10 +454,9 @@ class Slices:
         """Return the time to wait before reading an empty inbox: until the next step may begin."""
         return max(0.0, self._spacing.paid_at - self.clock())
 
-    def took(self, entries: int) -> None:
-        """Note the number of entries that the inbox returned."""
-        if not entries:
-            self._look_at = self.clock() + _LOOK_S
+    def found_none(self) -> None:
+        """Note that the inbox had no more tuples."""
+        self._look_at = self.clock() + _LOOK_S
 
     def begin(self) -> None:
         """Note that a step begins. The time to fetch its data does not count as work."""
@@ -485,14 +485,15 @@ class Slices:
             self._ends_at = min(self._ends_at, self._work_began + self._slow_s)
         return now < self._ends_at and not self.gave_back
 
-    def ended(self, executed: int, offered: int) -> None:
-        """Note how many of the offered tuples were executed. Call it before the commit."""
-        self._executed = self.clock()
+    def ended(self, executed: int, offered: int, at: float, *, committed: bool) -> None:
+        """Note how many of the offered tuples were executed until the time ``at``, and whether the
+        step was committed since then.
+        """
         began = self._began if self._work_began is None else self._work_began
-        took_s = self._executed - began
+        took_s = at - began
         if executed:
             # If ``may`` is not called per tuple, all of the time counts as the rest.
-            rest_s = self._executed - max(began, self.asked_at)
+            rest_s = at - max(began, self.asked_at)
             self._rest.saw(executed, rest_s)
             self._learn(executed, (took_s - rest_s) / executed)
         longest_s = self._longest_s + self._rest.step_s
@@ -503,6 +504,9 @@ class Slices:
         elif executed >= self.size and took_s <= longest_s:
             self.size = min(2 * self.size, _LARGEST)
         self.size = max(self.size, self.claimable + self.worthwhile)
+        if committed:
+            now = self.clock()
+            self._spacing.took(now - at, now)
 
     def _learn(self, executed: int, tuple_s: float) -> None:
         self._tuple_s = max(tuple_s, self._tuple_s + _NEWS * (tuple_s - self._tuple_s))
@@ -534,11 +538,6 @@ class Slices:
                 self._until_try = self._try_after
                 return 2 * most
         return most
-
-    def committed(self) -> None:
-        """Note that the step is committed."""
-        now = self.clock()
-        self._spacing.took(now - self._executed, now)
 
 
 class _Rest:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from operator import itemgetter
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -49,50 +50,52 @@ def key_hash(schema: Schema, fields: Sequence[str]) -> KeyHash:
     return lambda values: find(values, 0)
 
 
-def by_key(
-    schema: Schema, fields: Sequence[str], of: Callable[[int], T]
-) -> Callable[[Sequence[Any], int], T]:
+def by_key(schema: Schema, fields: Sequence[str], of: Callable[[int], T]) -> ByKey[T]:
     """Return a function that applies ``of`` to the hash of these fields.
-
-    ``of`` is called once per key; the result ignores its second argument.
 
     The column's type decides which values are equal: 1, 1.0 and a numpy integer are one value of a
     long column, two datetimes of one moment are one timestamp. Keys that are equal in Python are
     equal in the column too, so they may share a cache entry.
     """
-    return _cached(schema, fields, lambda key: of(hash_values(key)))
+    return ByKey(schema, fields, lambda key: of(hash_values(key)))
 
 
 def key_digest(schema: Schema, fields: Sequence[str]) -> Callable[[Sequence[Any]], bytes]:
     """Return a function that hashes these fields to sixteen bytes, so that two keys of flat columns
     do not collide, as they would with 32 bits.
     """
-    find = _cached(schema, fields, lambda key: hashed_values(key, 16))
+    find = ByKey(schema, fields, lambda key: hashed_values(key, 16))
     return lambda values: find(values, 0)
 
 
-def _cached(
-    schema: Schema, fields: Sequence[str], of: Callable[[Sequence[Any]], T]
-) -> Callable[[Sequence[Any], int], T]:
-    """Return a function that applies ``of`` to the values of these fields, once per key."""
-    positions = [schema.position(field) for field in fields]
-    compute = _without_cache(schema, fields, of)
-    cache: dict[Any, T] = {}
-    single = positions[0] if len(positions) == 1 else None
+class ByKey(Generic[T]):
+    """Applies a function to the values of some fields, once per key. Ignores its second argument.
 
-    def find(values: Sequence[Any], _identity: int) -> T:
-        key = values[single] if single is not None else tuple([values[at] for at in positions])
+    For the loop of emissions, which has no time for a call: ``known[key_of(values)]`` is the result
+    for values with a known key. Raises KeyError for a new key, and TypeError for a list, which is
+    not hashable and never cached.
+    """
+
+    __slots__ = ("_compute", "key_of", "known")
+
+    def __init__(
+        self, schema: Schema, fields: Sequence[str], of: Callable[[Sequence[Any]], T]
+    ) -> None:
+        self.key_of = itemgetter(*[schema.position(field) for field in fields])
+        self.known: dict[Any, T] = {}
+        self._compute = _without_cache(schema, fields, of)
+
+    def __call__(self, values: Sequence[Any], _identity: int) -> T:
+        known = self.known
         try:
-            return cache[key]
-        except TypeError:  # a list: not hashable, hence not cached
-            return compute(values)
+            return known[self.key_of(values)]
+        except TypeError:
+            return self._compute(values)
         except KeyError:
-            if len(cache) >= _CACHE:
-                cache.clear()
-            found = cache[key] = compute(values)
+            if len(known) >= _CACHE:
+                known.clear()
+            found = known[self.key_of(values)] = self._compute(values)
             return found
-
-    return find
 
 
 def _without_cache(
@@ -297,6 +300,9 @@ class Global(Grouping):
     """Send each tuple to the task with the lowest id."""
 
     name = "global"
+
+    def receivers(self, tasks: Sequence[int]) -> Sequence[int]:
+        return [min(tasks)]
 
     def chooser(self, stream: Stream) -> Choose:
         lowest = (min(stream.tasks),)

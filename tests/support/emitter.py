@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tiercel.acker.metrics.contract import Tally
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.spout.collector import TaskCollector
-from tiercel.workers.spout.tally import Tally
 
 
 class SpoutEmitter(TaskCollector):

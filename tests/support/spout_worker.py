@@ -17,6 +17,7 @@ from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Ledger, LedgerSpec
 from tiercel.acker.memory import MemoryLedger
+from tiercel.acker.metrics.contract import Tally
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.spout import Spout
 from tiercel.spark_jobs.topology.graph import Topology
@@ -26,7 +27,6 @@ from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outbox import Outbox
 from tiercel.workers.spout.outcomes import OutcomeReader, OutcomeSource
-from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))

@@ -9,5 +9,4 @@ admission  the bound on tuples in flight
 outcomes   reads outcomes from the feed for the loop
 trees      the messages in flight, and how outcomes, timeouts and losses end them
 spans      from delivery to settling, if traces are recorded
-tally      counters and errors
 """

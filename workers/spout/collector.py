@@ -17,6 +17,7 @@ import pyarrow as pa
 from tiercel.acker.ids import NO_KEY, KeyOrigin, Keys, Said, as_keys, is_line, mix, mix_array
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Parcel, Route, Rows, encode_parts, parcels_of
 from tiercel.acker.ledger import Ids
+from tiercel.acker.metrics.contract import Tally
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.message.identity import Identified, as_identity
 from tiercel.queues.spout import MsgId
@@ -38,7 +39,6 @@ from tiercel.spark_jobs.emitting.outputs import (
 from tiercel.spark_jobs.errors import BadValuesError, OutputLimitError
 from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.topology.graph import Topology, reach
-from tiercel.workers.spout.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -292,10 +292,11 @@ class TaskCollector:
         size = output_stream.size(kept) if receiver or output_stream.subscribers else 0
         if size > outputs.limit:
             raise OutputLimitError.of(self.component, outputs.limit)
-        chosen = [receiver] if receiver else []
         self._count += 1
         identity = mix(self._count if root is None else root) if output_stream.by_identity else 0
-        for choose, made in output_stream.subscribers:
+        only = receiver or output_stream.only
+        chosen = [only] if only else []
+        for choose, made in () if only else output_stream.subscribers:
             chosen += map(made.__getitem__, choose(kept, identity))
         self.size += size
         return kept, chosen

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.acker.ledger import Ledger
+from tiercel.acker.metrics.contract import Tally
 from tiercel.queues.spout import Spout, SpoutContext, overrides_last
 from tiercel.spark_jobs.running.step import Spacing
 from tiercel.spark_jobs.topology.bolt_settings import Shape
@@ -31,7 +32,6 @@ from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.collector import Emission, TaskCollector
 from tiercel.workers.spout.outbox import Attendance, BatchFate, Outbox
 from tiercel.workers.spout.outcomes import OutcomeSource
-from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller, Trees
 
 log = logging.getLogger(__name__)

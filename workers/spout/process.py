@@ -10,6 +10,7 @@ from datetime import timedelta
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.redis import open_inboxes
+from tiercel.acker.metrics.contract import Tally
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues import outage
@@ -30,7 +31,6 @@ from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutT
 from tiercel.workers.spout.outbox import Outbox
 from tiercel.workers.spout.outcomes import OutcomeReader
 from tiercel.workers.spout.spans import SpoutSpans
-from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
 
 log = logging.getLogger(__name__)

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.ledger import Failure, Ledger, Outcomes
-from tiercel.acker.metrics.contract import bucket_of
+from tiercel.acker.metrics.contract import Tally, bucket_of
 from tiercel.queues.nouns import counted
 from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 from tiercel.spark_jobs.bolts.verdicts import is_given_back
 from tiercel.spark_jobs.reasons import raised
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.tally import Tally
 
 log = logging.getLogger(__name__)
 # Characters of a message's id or queue that are shown.

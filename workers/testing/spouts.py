@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 from tiercel.acker.ledger import Ledger, OutcomeFeed, Outcomes
+from tiercel.acker.metrics.contract import Tally
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId, Spout
 from tiercel.spark_jobs.spark.run import ledger_spec_of
@@ -23,7 +24,6 @@ from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, Pace, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outbox import Outbox
 from tiercel.workers.spout.spans import SpoutSpans
-from tiercel.workers.spout.tally import Tally
 from tiercel.workers.spout.trees import OutcomeTeller
 from tiercel.workers.testing.engine import CAPTURE, Engine, SimulatedClock, absent
 from tiercel.workers.testing.stand_ins import FeederSpout

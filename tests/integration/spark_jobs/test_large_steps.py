@@ -117,7 +117,7 @@ def test_a_message_that_emits_more_than_redis_may_hold_goes_through(small, sent)
         explode._committer._wait = make_room
         while explode.turn() or take.turn():
             continue
-        assert take._setup.copy._bolt.taken == 2_502
+        assert take._setup.copy.bolt.taken == 2_502
         assert max(sizes) <= 64 * MIB
         assert len(sizes) > 2
         acked: list[int] = []

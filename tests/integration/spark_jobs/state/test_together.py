@@ -134,7 +134,7 @@ def in_steps_of(attempt: Attempt, size: int) -> None:
     """Let the attempt take all waiting tuples, and execute this many per step."""
     slices = attempt._slices
     slices.wanted = lambda waiting: 0 if waiting else 1000
-    slices.ended = lambda *_: None
+    slices.ended = lambda *_, **__: None
     slices.size = size
 
 

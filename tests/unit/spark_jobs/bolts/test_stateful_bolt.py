@@ -251,7 +251,7 @@ def test_the_state_does_not_travel_with_its_bolt():
     pump = Pump(stateful(Sums()))
     pump.feed(["a", 1], ["b", 2], ["c", 3])
     pump.run()
-    copies = [attempt._setup.copy._bolt for attempt in pump.attempts.values()]
+    copies = [attempt._setup.copy.bolt for attempt in pump.attempts.values()]
     assert [vars(copy) for copy in copies if copy is not None] == [{}, {}]
     assert pump.snapshots() == [], "a bolt without attributes of its own was pickled"
 

@@ -123,7 +123,7 @@ def test_a_step_that_was_taken_over_in_the_middle_appends_and_acks_nothing() -> 
             cluster.attempt(FIRST)
             super().execute(tup, collector)
 
-    old._setup.copy._bolt = TakenOver()
+    old._setup.copy.bolt = TakenOver()
     with pytest.raises(StaleAttemptError):
         old.turn()
     assert words_in(cluster, LAST) == []

@@ -31,16 +31,16 @@ def slices(clock: Clock) -> BatchSlices:
 def look(slices: BatchSlices, waiting: int, more: int) -> int:
     """Find ``more`` tuples in the inbox while ``waiting`` others wait; return the batch size."""
     slices.wanted(waiting)
-    slices.took(more)
+    slices.polled()
     return slices.allowed(waiting + more)
 
 
 def test_a_full_batch_begins_at_once_and_no_more_is_taken_than_fits(slices) -> None:
     assert slices.wanted(0) == 10
-    slices.took(3)
+    slices.polled()
     assert slices.wanted(7) == 3
     assert slices.allowed(7) == 0
-    slices.took(3)
+    slices.polled()
     assert slices.wanted(10) == 0
     assert slices.allowed(10) == 10
 
@@ -62,7 +62,7 @@ def test_what_is_left_over_waits_from_its_own_arrival_on(slices, clock) -> None:
     clock.now += 0.1
     assert look(slices, 6, 6) == 10
     slices.begin()
-    slices.ended(10, 10)
+    slices.ended(10, 10, clock.now, committed=False)
     assert slices.wanted(2) == 8
     assert slices.patience_s(2, 5.0) == pytest.approx(0.2)
     clock.now += 0.199
@@ -75,17 +75,17 @@ def test_what_came_while_the_task_was_at_work_has_waited(slices, clock) -> None:
     look(slices, 0, 10)
     slices.begin()
     clock.now += 1.0
-    slices.ended(10, 10)
+    slices.ended(10, 10, clock.now, committed=False)
     assert slices.wanted(0) == 10
     assert slices.patience_s(0, 5.0) == 0.0, "a look that waits could not tell when they came"
-    slices.took(3)
+    slices.polled()
     assert slices.allowed(3) == 10
 
 
 def test_an_idle_task_waits_for_the_first_tuple_and_that_one_for_company(slices, clock) -> None:
     look(slices, 0, 10)
     slices.begin()
-    slices.ended(10, 10)
+    slices.ended(10, 10, clock.now, committed=False)
     clock.now += 0.01
     assert look(slices, 0, 0) == 10, "there is nothing"
     assert slices.patience_s(0, 5.0) == 5.0
@@ -108,7 +108,7 @@ def test_the_size_never_changes(slices, clock) -> None:
     for took_s in (0.0, 5.0, 0.0):
         slices.begin()
         clock.now += took_s
-        slices.ended(10, 10)
+        slices.ended(10, 10, clock.now, committed=False)
     assert slices.size == 10
 
 
