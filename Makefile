@@ -77,7 +77,8 @@ $(DOCS)/.complete: docs/constraints.txt
 		install --require-hashes -r docs/constraints.txt
 	@touch $@
 
-# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two.
+# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two; with
+# three processes, the third takes the files that mostly wait.
 # Which tests are quick, which are the rest, and which of these run alone: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist=loadfile --no-loadscope-reorder
@@ -95,7 +96,7 @@ endif
 test-all: test test-rest
 
 test-rest: check docs
-	@$(PYTEST) -m "rest and not alone" --numprocesses=2 $(BY_FILE)
+	@$(PYTEST) -m "rest and not alone" --numprocesses=3 $(BY_FILE)
 	@$(MAKE) test-faults test-newest
 	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
 
@@ -107,7 +108,7 @@ test-faults: $(STAMP)
 # Docker engine this says so and passes, but not where CI is set.
 ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
-	@$(PYTEST) -m newest --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=2 $(BY_FILE) tests/integration
+	@$(PYTEST) -m newest --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=4 $(BY_FILE) tests/integration
 	@$(PYTEST) --servers=redis:8.0 --numprocesses=2 $(BY_FILE) $(ON_REDIS)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.

@@ -24,8 +24,10 @@ from tests.support.choice import (
     asks_newest,
     chosen,
     on_chosen_servers,
+    waits,
 )
 from tests.support.docker_engine import all_must_run
+from tests.support.lanes import Lanes
 from tests.support.replicas import ClusteredRedis
 from tests.support.second_try import second_try
 from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
@@ -42,6 +44,7 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 _SERVERS = pytest.StashKey[Servers]()
+_LANES = 3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -98,6 +101,15 @@ def pytest_configure(config: pytest.Config) -> None:
         compose_server._CANDIDATES = compose_server._CANDIDATES[
             int(given["workerid"][2:]) % count :: count
         ]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes | None:
+    """With three processes, give files that wait to one of them."""
+    if config.getoption("numprocesses") != _LANES:
+        return None
+    lanes = Lanes(config, log)
+    lanes.waits = waits
+    return lanes
 
 
 @pytest.hookimpl(tryfirst=True)

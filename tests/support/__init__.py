@@ -5,6 +5,7 @@ clock          a clock that a test moves
 kinds          topologies with other kinds of bolts
 entered        context managers for building tests
 choice         which tests `make test` takes: the one rule
+lanes          which of three test processes takes which file
 second_try     which tests are run again after a timeout
 pages          pages of the documentation that are test modules
 tutorial       follows docs/tutorial.md from top to bottom

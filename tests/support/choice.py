@@ -10,7 +10,8 @@ Each test is *quick* or *rest*, and is marked so when it is collected: `pytest -
   at small scale.
 
 A test that measures seconds, such as the time until a topology goes on or its rate then, is marked
-as `alone`: nothing runs beside it. The other rest tests run two files at a time.
+as `alone`: nothing runs beside it. The other rest tests run three files at a time: two, and one
+whose tests mostly wait (`waits`).
 
 `make test-newest` runs the *newest* tests again on other versions of the servers: by folder, the
 tests of the parts that send commands to RabbitMQ and Redis, and every contract; all other parts
@@ -47,6 +48,27 @@ SEND_COMMANDS = (
 )
 # Places of contracts that use no chosen server.
 ON_NO_CHOSEN_SERVER = ("memory", "redis cluster")
+# Files of the rest whose tests wait more than they work: for a time limit, a back-off, an alert.
+WAIT = (
+    "acceptance/test_alerts.py",
+    "acceptance/test_control.py",
+    "acceptance/test_joining.py",
+    "acceptance/test_limits.py",
+    "acceptance/test_orders.py",
+    "acceptance/test_outages.py",
+    "acceptance/test_pause.py",
+    "acceptance/test_rebalance.py",
+    "acceptance/test_retries.py",
+    "acceptance/test_retry_later.py",
+    "acceptance/test_run_ends.py",
+    "acceptance/test_run_keeps.py",
+    "acceptance/test_slow.py",
+    "acceptance/test_standing.py",
+    "acceptance/test_unfit_executors.py",
+    "integration/queues/test_long_faults.py",
+    "integration/queues/test_retry_later.py",
+    "integration/workers/test_prefetch.py",
+)
 # If several processes share the tests, files of folders with long tests begin first.
 LONGEST_FIRST = ["faults", "acceptance", "semantics", "integration", "unit"]
 
@@ -76,6 +98,11 @@ def asks_newest(path: PurePath) -> bool:
     """Tell whether a file of `tests` is run again on the newest servers, even without a mark."""
     contract = path.match("integration/*/test_*_contract.py")
     return contract or any(path.is_relative_to(folder) for folder in SEND_COMMANDS)
+
+
+def waits(file: str) -> bool:
+    """Tell whether the tests of a file, as `tests/acceptance/test_slow.py`, mostly wait."""
+    return file.endswith(WAIT)
 
 
 def on_chosen_servers(fixtures: Collection[str], places: Collection[object]) -> bool:

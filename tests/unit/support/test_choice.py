@@ -16,9 +16,11 @@ from tests.support.choice import (
     REST,
     SEND_COMMANDS,
     SLOW,
+    WAIT,
     asks_newest,
     chosen,
     on_chosen_servers,
+    waits,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -122,3 +124,10 @@ def test_what_is_on_no_chosen_server_is_not_tested_again():
 
 def test_continuous_integration_runs_make_test_and_then_all():
     assert "make test test-all" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_files_that_wait_exist_and_are_not_quick():
+    for file in WAIT:
+        assert (ROOT / "tests" / file).is_file(), file
+        assert waits(f"tests/{file}")
+    assert not waits("tests/acceptance/test_demo.py")
