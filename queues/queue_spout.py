@@ -113,13 +113,16 @@ class QueueSpout(Spout):
     place once. A message without such an identity is processed without keys, and counted
     (``no_identity``).
 
-    A task holds ``prefetch`` messages at most, plus failed messages waiting for their back-off,
-    which keep no others waiting. The queue is declared as a durable quorum queue unless ``declare``
-    is off; an existing queue is used as it is. Each of ``bindings`` binds it to an exchange:
-    ``("events", "order.*")``, or ``("events", {"format": "pdf"})`` for a headers exchange, or
-    ``("events",)`` for a fanout exchange. A missing exchange is declared, as a topic exchange in
-    the first case; a third item names another type: ``("events", "order", "direct")``. A binding
-    stays until it is unbound by hand.
+    A task asks RabbitMQ for ``prefetch`` messages at most. It may also hold messages that it asked
+    for before that number grew, no more than ``prefetch``, and failed messages waiting for their
+    back-off, which keep no others waiting.
+
+    The queue is declared as a durable quorum queue unless ``declare`` is off; an existing queue is
+    used as it is. Each of ``bindings`` binds it to an exchange: ``("events", "order.*")``, or
+    ``("events", {"format": "pdf"})`` for a headers exchange, or ``("events",)`` for a fanout
+    exchange. A missing exchange is declared, as a topic exchange in the first case; a third item
+    names another type: ``("events", "order", "direct")``. A binding stays until it is unbound by
+    hand.
     """
 
     # Made by ``open``.

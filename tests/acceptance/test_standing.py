@@ -54,5 +54,5 @@ def test_a_window_of_more_messages_than_a_spout_may_hold_never_closes_without_so
     assert counts(stack) == [10]
     [depth] = depths(stack.amqp_url, [standing.QUEUE])
     assert not depth.dead_lettered
-    # The consumer before the newest, of half the prefetch at most, may have messages too.
-    assert COUNT - depth.ready <= standing.PREFETCH + standing.PREFETCH // 2
+    # Consumers before the newest may have messages too: the newest began with no more than that.
+    assert COUNT - depth.ready <= 2 * standing.PREFETCH

@@ -130,7 +130,7 @@ def test_calls_that_go_on_after_their_cancellation_are_told_and_left(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("tiercel.spark_jobs.kinds.calls.coroutines._GRACE_S", 0.05)
+    monkeypatch.setattr("tiercel.spark_jobs.kinds.calls.coroutines._GRACE_S", 0.5)
     free = threading.Event()
 
     async def stubborn(tup: Any, collector: Any) -> None:
