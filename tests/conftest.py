@@ -8,6 +8,7 @@ of these versions instead.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -95,6 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give each worker process its own range of ports, so that no other process takes the port of a
     server that is being started or restarted.
     """
+    # Ten thousand tests are collected in half the time if the garbage collector walks them seldom.
+    gc.set_threshold(100_000, 20, 20)
     given = getattr(config, "workerinput", None)
     if given is not None:
         count = given["workercount"]
@@ -174,6 +177,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Get the images before the first test, because it may take minutes of that test's time."""
+    gc.collect()
+    gc.freeze()
     if session.items:
         _find_servers(session.config)
 
