@@ -20,7 +20,7 @@ def with_article(noun: str) -> str:
 
 
 def kind_of(thing: object) -> str:
-    """Name the kind of a thing that is not what was asked for.
+    """Name the kind of a thing of the wrong type, for an error.
 
     >>> kind_of({}), kind_of(int)
     ('a dict', 'the class int (write int())')

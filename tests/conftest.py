@@ -25,10 +25,9 @@ from tests.support.choice import (
     asks_newest,
     chosen,
     on_chosen_servers,
-    waits,
 )
 from tests.support.docker_engine import all_must_run
-from tests.support.lanes import Lanes
+from tests.support.lanes import PROCESSES, Lanes
 from tests.support.replicas import ClusteredRedis
 from tests.support.second_try import second_try
 from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
@@ -45,7 +44,6 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 _SERVERS = pytest.StashKey[Servers]()
-_LANES = 3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -108,11 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes | None:
     """With three processes, give files that wait to one of them."""
-    if config.getoption("numprocesses") != _LANES:
-        return None
-    lanes = Lanes(config, log)
-    lanes.waits = waits
-    return lanes
+    return Lanes(config, log) if config.getoption("numprocesses") == PROCESSES else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -177,6 +171,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Get the images before the first test, because it may take minutes of that test's time."""
+    # The garbage collector never walks the tests that were collected.
     gc.collect()
     gc.freeze()
     if session.items:

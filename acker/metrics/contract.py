@@ -7,6 +7,8 @@ longer than its name says.
 Latencies are a histogram of exact counters, which can be summed over tasks and processes: bucket i
 counts the latencies from 1.1**i to 1.1**(i + 1) ms under the counter name "complete_ms_bucket:i";
 below 1 ms, i is negative.
+
+A ``Tally`` collects the counters and errors of one spout task between two reports.
 """
 
 from __future__ import annotations

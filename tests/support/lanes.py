@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
+
+from tests.support.choice import waits
+
+PROCESSES = 3
 
 
 class Lanes(LoadFileScheduling):
@@ -14,12 +16,9 @@ class Lanes(LoadFileScheduling):
     beside one that waits.
     """
 
-    # Tells whether the tests of a file wait more than they work.
-    waits: Callable[[str], bool]
-
     def _assign_work_unit(self, node: WorkerController) -> None:
-        waits = node is self.nodes[-1]
-        mine = next((file for file in self.workqueue if self.waits(file) == waits), None)
+        is_last = node is self.nodes[-1]
+        mine = next((file for file in self.workqueue if waits(file) == is_last), None)
         if mine is not None:
             self.workqueue.move_to_end(mine, last=False)
         super()._assign_work_unit(node)

@@ -293,12 +293,16 @@ class TaskCollector:
         if size > outputs.limit:
             raise OutputLimitError.of(self.component, outputs.limit)
         self._count += 1
-        identity = mix(self._count if root is None else root) if output_stream.by_identity else 0
-        only = receiver or output_stream.only
-        chosen = [only] if only else []
-        for choose, made in () if only else output_stream.subscribers:
-            chosen += map(made.__getitem__, choose(kept, identity))
         self.size += size
+        only = receiver or output_stream.only
+        if only is not None:
+            return kept, [only]
+        identity = mix(self._count if root is None else root) if output_stream.by_identity else 0
+        chosen = [
+            made[task]
+            for choose, made in output_stream.subscribers
+            for task in choose(kept, identity)
+        ]
         return kept, chosen
 
     def _record(

@@ -36,7 +36,6 @@ def files_of(processes: list[Process], files: list[str]) -> list[list[str]]:
     config.getvalue.side_effect = {"tx": len(processes) * ["popen"]}.get
     config.option.loadscopereorder = False
     lanes = Lanes(config, Mock())
-    lanes.waits = lambda file: file in WAIT
     for process in processes:
         lanes.add_node(process)
         lanes.add_node_collection(process, tests)
@@ -51,7 +50,8 @@ def files_of(processes: list[Process], files: list[str]) -> list[list[str]]:
 
 
 @pytest.fixture
-def processes() -> list[Process]:
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+    monkeypatch.setattr("tests.support.lanes.waits", WAIT.__contains__)
     return [Process(), Process(), Process()]
 
 

@@ -224,6 +224,22 @@ def test_untracked_tuples_need_no_ledger() -> None:
     assert sorted(words_in(cluster, LAST)) == ["a", "b"]
 
 
+def test_a_task_without_other_work_reads_its_inbox_at_once_and_takes_two_steps_of_tuples() -> None:
+    cluster = InboxCluster(topology())
+    first = cluster.attempt(FIRST)
+    wanted: list[int] = []
+    take = first._inbox.take
+
+    def noting(most: int, *others: Any, **named: Any) -> Any:
+        wanted.append(most)
+        return take(most, *others, **named)
+
+    first._inbox.take = noting
+    first._slices.found_none()
+    assert not first.turn()
+    assert wanted == [2 * first._slices.size]
+
+
 def test_a_setting_of_the_topology_reaches_the_bolt() -> None:
     assert topology(Ticked(), tick_tuple_freq_secs=10.0).config_of("first") == Config(
         tick_tuple_freq_secs=10.0, chaining=False
