@@ -252,10 +252,13 @@ class Host:
                 thread.start()
             try:
                 beat_at = time.monotonic() + _BEAT_S
+                lost = 0
                 while not self._stop.wait(_LOOK_S):
                     for task in self._tasks:
                         task.give_back()
-                    if time.monotonic() >= beat_at:
+                    # A beat finds out whether the run is over, or this process must end.
+                    before, lost = lost, sum(task.error is not None for task in self._tasks)
+                    if lost > before or time.monotonic() >= beat_at:
                         beat_at = time.monotonic() + _BEAT_S
                         self._beat()
                     if self._leaves and not any(thread.is_alive() for thread in self._threads):

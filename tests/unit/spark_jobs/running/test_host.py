@@ -134,6 +134,16 @@ def test_when_the_run_is_over_it_ends_by_itself_and_that_is_no_failure(
     assert process.ended() is None
 
 
+def test_a_task_that_ends_is_noticed_before_the_next_beat(
+    cluster: InboxCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "_BEAT_S", 60.0)
+    process = Process(cluster)
+    assert acked(cluster, cluster.emit([[f"w{number}"] for number in range(100)]))
+    cluster.inboxes.adopt("another", cluster.bolt_tasks)
+    assert process.ended() is None
+
+
 def test_asked_to_leave_it_finishes_what_it_executes_and_its_tasks_go_on_elsewhere(
     cluster: InboxCluster,
 ) -> None:
