@@ -382,8 +382,9 @@ class Inboxes(Protocol):
         an older driver takes nothing from its successor.
         """
 
-    def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
-        """Return the first entries of inboxes that are not empty, a few MB in all: (task, entries).
+    def drain(self, run: str, only: Sequence[int] | None = None) -> list[tuple[int, list[Entry]]]:
+        """Return the first entries of inboxes that are not empty, a few MB in all: (task, entries);
+        ``only`` of these tasks and lines, in this order, without looking at the other inboxes.
 
         Changes nothing; empty when all inboxes are. Release the roots of the entries, discard the
         entries, and drain again. If a driver dies in between, the next one drains all entries that

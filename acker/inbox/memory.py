@@ -69,13 +69,12 @@ class MemoryInboxes:
                     self._boxes[task] = box.adopted(run)
             self._changed.notify_all()
 
-    def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
+    def drain(self, run: str, only: Sequence[int] | None = None) -> list[tuple[int, list[Entry]]]:
         with self._changed:
-            for task in self._boxes:
-                self._of(run, task)
+            chosen = [place for one in only or () for place in _places_of(one)]
             found = [
-                (task, box.after(0, DRAINED_TUPLES, DRAINED_BYTES))
-                for task, box in sorted(self._boxes.items())
+                (task, self._of(run, task).after(0, DRAINED_TUPLES, DRAINED_BYTES))
+                for task in (sorted(self._boxes) if only is None else chosen)
             ]
             return [(task, entries) for task, entries in found if entries]
 

@@ -123,8 +123,9 @@ class RedisInboxes:
             if not stays:
                 self._index(number, "SREM", task)
 
-    def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
-        places = self._places()
+    def drain(self, run: str, only: Sequence[int] | None = None) -> list[tuple[int, list[Entry]]]:
+        chosen = self._homes(part for one in only or () for part in self._parts(one))
+        places = self._places() if only is None else chosen
         drained = []
         size = 0
         # Drain a few inboxes at once, to bound the memory used.

@@ -354,8 +354,8 @@ class CopyingInboxes:
     def adopt(self, run: str, tasks: Sequence[int]) -> None:
         self._inboxes.adopt(run, tasks)
 
-    def drain(self, run: str) -> list[tuple[int, list[Entry]]]:
-        return self._inboxes.drain(run)
+    def drain(self, run: str, only: Sequence[int] | None = None) -> list[tuple[int, list[Entry]]]:
+        return self._inboxes.drain(run, only)
 
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
         self._inboxes.discard(run, task, positions)

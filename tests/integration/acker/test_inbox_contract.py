@@ -644,6 +644,20 @@ def test_draining_brings_all_of_a_long_inbox_in_pieces(inboxes):
     assert drained == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+def test_the_inboxes_of_some_tasks_are_drained_alone_in_the_given_order(inboxes):
+    put(inboxes, 1, parcel(b"a", b"b"), parcel(b"c", target=TWO))
+    for only, found in (
+        ([TWO], [(TWO, [b"c"])]),
+        ([TWO, ONE], [(TWO, [b"c"]), (ONE, [b"a", b"b"])]),
+        ([], []),
+    ):
+        drained = inboxes.drain(RUN, only)
+        assert [(task, payloads(entries)) for task, entries in drained] == found
+    inboxes.adopt("next", [ONE, TWO])
+    with pytest.raises(StaleAttemptError):
+        inboxes.drain(RUN, [TWO])
+
+
 def test_progress_on_a_drained_entry_is_forgotten(inboxes):
     inbox = opened(inboxes)
     put(inboxes, 1, parcel(b"a"))

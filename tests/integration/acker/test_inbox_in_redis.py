@@ -28,16 +28,19 @@ from tests.support.inboxes import (
     take,
 )
 from tests.support.proxy import Proxy
+from tests.support.pump import Pump, Source
 from tests.support.waiting import wait_until
-from tiercel import RedisUnavailableError
+from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.effects import Following, LocalEffect, perform_all
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import Bounds, Claims, StaleAttemptError
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.scripts import RedisServer, RedisServers
+from tiercel.spark_jobs.running.backlog import waiting_roots
 
 BOUNDS = Bounds(tuples=10, bytes=10_000_000)
+MIB = 1024 * 1024
 
 
 @pytest.fixture
@@ -386,3 +389,22 @@ def test_an_idle_inbox_takes_little_memory(inboxes_on, server, client):
     inboxes.beat(RUN, {ONE: 1}, {}, "")
     keys = client.keys("tiercel:*:inbox:0}:1:*")
     assert sum(client.memory_usage(key) for key in keys) < 3000
+
+
+def test_what_waits_for_a_long_call_is_found_beside_large_tuples_of_other_bolts(inboxes_on, server):
+    """Their timeouts begin anew while the call runs, or they fail with a timeout."""
+    builder = TopologyBuilder("long")
+    builder.set_spout("large", Source("n long, body binary"))
+    builder.set_spout("small", Source("n long"))
+    builder.set_bolt("quick", BasicBolt(), parallelism=16).fields_grouping("large", "n")
+    builder.set_bolt("long", BasicBolt(), parallelism=2).fields_grouping("small", "n")
+    pump = Pump(builder.build(), inboxes=inboxes_on(server.url))
+    pump.feed(*[(n, bytes(MIB)) for n in range(16)], spout="large")
+    roots = pump.feed(*[(n,) for n in range(8)], spout="small")
+    pump.send()
+    found = [
+        waiting_roots(pump.inboxes, RUN, pump.topology, task)
+        for task in pump.topology.task_ids("long")
+    ]
+    assert all(found)
+    assert set().union(*found) == set(roots)
