@@ -533,17 +533,19 @@ def next_parcels(parcels: Sequence[Parcel]) -> Sequence[Parcel]:
     return list(found.values())
 
 
+def full_among(sent: Sequence[Parcel], verdicts: Iterable[Appended]) -> set[int]:
+    """Return the targets that had no room."""
+    replies = zip(sent, verdicts, strict=True)
+    return {parcel.target for parcel, verdict in replies if verdict is Appended.FULL}
+
+
 def parcels_left(
     parcels: Sequence[Parcel], sent: Sequence[Parcel], verdicts: Iterable[Appended]
 ) -> Sequence[Parcel]:
     """Return the parcels that are not appended yet, with parcels for full inboxes last, so that
     other parcels need not wait for them.
     """
-    full = {
-        parcel.target
-        for parcel, verdict in zip(sent, verdicts, strict=True)
-        if verdict is Appended.FULL
-    }
+    full = full_among(sent, verdicts)
     taken = {(one.target, one.part) for one in sent if one.target not in full}
     left = [one for one in parcels if (one.target, one.part) not in taken]
     return sorted(left, key=lambda one: one.target in full)

@@ -53,11 +53,12 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from tiercel.acker.effects import Effect, Following
+from tiercel.acker.effects import Effect, Following, perform_all
 from tiercel.acker.ids import is_line, task_of
 from tiercel.acker.inbox.chunk import Appended, Parcel
 
@@ -472,8 +473,34 @@ class Inboxes(Protocol):
         was appended to its inbox.
         """
 
+    def has_room(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
+        """Prepare a check before ``append``: False while this parcel would be FULL. Unlike an
+        append, it does not send the parcel.
+        """
+
     def close(self) -> None:
         """Release the connections. Idempotent."""
+
+
+def append_again(  # noqa: PLR0913, PLR0917 - those of ``append``, and the full targets
+    inboxes: Inboxes,
+    run: str,
+    sender: Sender,
+    number: int,
+    parcels: Sequence[Parcel],
+    full: AbstractSet[int],
+) -> list[Appended]:
+    """Append parcels; return the verdict on each.
+
+    A parcel for one of the ``full`` targets, which had no room before, is sent only if there is
+    room now: a sender may wait for long, and its parcels may have some MB each.
+    """
+    waiting = [parcel for parcel in parcels if parcel.target in full]
+    rooms = perform_all([inboxes.has_room(run, sender, number, parcel) for parcel in waiting])
+    left = {parcel.target for parcel, room in zip(waiting, rooms, strict=True) if not room}
+    sent = [parcel for parcel in parcels if parcel.target not in left]
+    verdicts = iter(perform_all(inboxes.append(run, sender, number, sent)) if sent else ())
+    return [Appended.FULL if one.target in left else next(verdicts) for one in parcels]
 
 
 # Bounds on the entries of one inbox that one ``drain`` returns, in tuples and bytes of payload.

@@ -102,14 +102,10 @@ class MemoryInboxes:
     def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
         with self._changed:
             now = self._clock()
+            boxes = {task: map(self._boxes.get, _places_of(task)) for task in tasks}
             return {
-                task: joined_figures(
-                    [
-                        figures_of(self._boxes.get(place) or Box(""), now)
-                        for place in _places_of(task)
-                    ]
-                )
-                for task in tasks
+                task: joined_figures([figures_of(box or Box(""), now) for box in parts])
+                for task, parts in boxes.items()
             }
 
     def draw(self, run: str, task: int) -> int:
@@ -121,9 +117,7 @@ class MemoryInboxes:
     def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
         with self._changed:
             # Fence all places, even if one refuses.
-            fenced = [
-                self._fence(run, sender, place) for one in targets for place in _places_of(one)
-            ]
+            fenced = [self._fence(run, sender, at) for one in targets for at in _places_of(one)]
             if not all(fenced):
                 raise stale(sender.task)
 
@@ -195,6 +189,14 @@ class MemoryInboxes:
 
         return LocalEffect(look)
 
+    def has_room(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:  # noqa: ARG002 - a line has one part here
+        def look() -> bool:
+            with self._changed:
+                box = self._receiver(run, sender, parcel.target)
+                return box is None or self._has_room(box, parcel)
+
+        return LocalEffect(look)
+
     def close(self) -> None:
         pass
 
@@ -222,19 +224,15 @@ class MemoryInboxes:
 
     def _append(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Appended:
         with self._changed:
-            box = self._boxes.get(_places_of(parcel.target)[0])
-            if box is None or box.run != run:
-                return Appended.STALE
-            if sender.task not in box.senders and box.forgotten <= sender.task < -1:
+            box = self._receiver(run, sender, parcel.target)
+            if box is None:
                 return Appended.STALE
             known = box.senders.get(sender.task, Known(sender.attempt))
-            if known.attempt > sender.attempt:
-                return Appended.STALE
             before, last = (known.number, known.part), (number, parcel.part)
             if last <= before:
                 same = last < before or parcel.digest == known.digest
                 return Appended.REPEATED if same else Appended.DIFFERENT
-            if parcel.bounded and box.entries and not self._has_room(box, parcel):
+            if not self._has_room(box, parcel):
                 return Appended.FULL
             box.senders[sender.task] = Known(sender.attempt, number, parcel.part, parcel.digest)
             box.forget_senders(self._bounds.senders)
@@ -243,12 +241,20 @@ class MemoryInboxes:
             self._changed.notify_all()
             return Appended.DONE
 
+    def _receiver(self, run: str, sender: Sender, target: int) -> Box | None:
+        """Return the box for a sender's appends; None if it is stale there. Hold the lock."""
+        box = self._boxes.get(_places_of(target)[0])
+        if box is None or box.run != run:
+            return None
+        known = box.senders.get(sender.task)
+        if known is None:
+            return None if box.forgotten <= sender.task < -1 else box
+        return None if known.attempt > sender.attempt else box
+
     def _has_room(self, box: Box, parcel: Parcel) -> bool:
-        tuples = box.tuples + sum(parcel.tuples)
-        return (
-            tuples <= self._bounds.tuples
-            and box.size + sum(map(len, parcel.chunks)) <= self._bounds.bytes
-        )
+        tuples, size = box.tuples + sum(parcel.tuples), box.size + sum(map(len, parcel.chunks))
+        fits = tuples <= self._bounds.tuples and size <= self._bounds.bytes
+        return fits or not parcel.bounded or not box.entries
 
     def _of(self, run: str, task: int) -> Box:
         box = self._boxes.get(task)
@@ -333,10 +339,8 @@ class MemoryInbox:
             self._woken = False
             box = self._box()
             entries = box.after(self._after, tuples, size)
-            had, room = 0, size
-            for entry in entries:
-                had += entry.tuples
-                room -= len(entry.payload)
+            had = sum(entry.tuples for entry in entries)
+            room = size - sum(len(entry.payload) for entry in entries)
             most = claims.tuples - had
             most = max(most, min(most + claims.more, self._line.share)) if claims.more else most
             at_end = not entries or number_of(entries[-1].position) == max(box.entries)
@@ -385,11 +389,8 @@ class MemoryInbox:
 
     def _give_back(self, rests: Sequence[Rest]) -> bool:
         with self._changed:
-            box = self._attended()
-            if box is None:
-                return False
-            returned = self._line.returned
-            if returned is None:
+            box, returned = self._attended(), self._line.returned
+            if box is None or returned is None:
                 return False
             for rest in rests:
                 appended, entry = box.entries.get(number_of(rest.position), (0.0, None))

@@ -257,6 +257,12 @@ class RedisInboxes:
             "lacks", (box.senders,), (sender.task, number, parcel.part), bool, "look at"
         )
 
+    def has_room(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
+        box = self._of(self._receiver(parcel.target, sender, number))
+        most = (self._bounds.tuples, self._bounds.bytes) if parcel.bounded else (-1, -1)
+        args = (run, sender.task, sender.attempt, *most, sum(parcel.tuples), parcel.bytes)
+        return box.call("room", (box.meta, box.entries, box.senders), args, bool, "look at")
+
     def close(self) -> None:
         self._servers.close()
 

@@ -31,8 +31,15 @@ from typing import Any
 import numpy as np
 
 from tiercel.acker.effects import Effect, on_one_server, perform_all, perform_in_turn
-from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_left
-from tiercel.acker.inbox.contract import Covered, Inbox, Inboxes, Sender, StaleAttemptError
+from tiercel.acker.inbox.chunk import Appended, Parcel, full_among, next_parcels, parcels_left
+from tiercel.acker.inbox.contract import (
+    Covered,
+    Inbox,
+    Inboxes,
+    Sender,
+    StaleAttemptError,
+    append_again,
+)
 from tiercel.acker.ledger import Applied, Ledger, Reply, Token, conflict_of, total
 from tiercel.spark_jobs.errors import LostStepsError
 from tiercel.spark_jobs.running.states import TaskStates
@@ -170,6 +177,7 @@ class Committer:
         """
         different = False
         pause_s = _SHORTEST_WAIT_S
+        full: set[int] = set()
         while True:
             if Appended.STALE in verdicts:
                 raise StaleAttemptError(
@@ -180,12 +188,13 @@ class Committer:
                 return different
             left = parcels_left(left, sent, verdicts)
             if Appended.FULL in verdicts:
+                full |= full_among(sent, verdicts)
                 self._wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
             else:
                 pause_s = _SHORTEST_WAIT_S
             sent = next_parcels(left)
-            verdicts = perform_all(self._inboxes.append(self._run, self._sender, step, sent))
+            verdicts = append_again(self._inboxes, self._run, self._sender, step, sent, full)
 
     def _total(self, replies: Sequence[Reply]) -> Reply | None:
         if not replies or self._ledger is None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tiercel.acker.effects import on_one_server, perform_all, perform_in_turn
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.inbox.chunk import Appended, Parcel, next_parcels, parcels_left
-from tiercel.acker.inbox.contract import Inboxes, Sender
+from tiercel.acker.inbox.chunk import Appended, Parcel, full_among, next_parcels, parcels_left
+from tiercel.acker.inbox.contract import Inboxes, Sender, append_again
 from tiercel.acker.ledger import Ledger
 from tiercel.queues import outage
 from tiercel.spark_jobs.topology.graph import Topology, inboxes_of, shape_of
@@ -69,6 +69,8 @@ class Outbox:
         self.held: Emission | None = None
         # Parcels of the batch that no inbox has taken yet.
         self._parcels: Sequence[Parcel] = ()
+        # Targets of the batch that had no room.
+        self._full: set[int] = set()
         # Id of the run to send to.
         self._run = ""
         self._number = 0
@@ -106,6 +108,7 @@ class Outbox:
         """Hold a batch; allowed only while ``held`` is None."""
         self.held = batch
         self._parcels = batch.parcels
+        self._full.clear()
         self._number += 1
 
     def register_again(self) -> None:
@@ -163,7 +166,10 @@ class Outbox:
         if lacking and not all(replies[: len(registering)]):
             return self._ledger.register(owner, batch.roots, batch.ack_vals)
         # The calls end at the first append with another verdict.
-        done = replies[len(registering) :].count(Appended.DONE)
+        verdicts = replies[len(registering) :]
+        done = verdicts.count(Appended.DONE)
+        if Appended.FULL in verdicts:
+            self._full |= full_among(parcels[: len(verdicts)], verdicts)
         if done == len(self._parcels):
             self._parcels = ()
         elif done:
@@ -177,7 +183,9 @@ class Outbox:
         """
         while self._parcels:
             sent = next_parcels(self._parcels) if len(self._parcels) > 1 else self._parcels
-            verdicts = perform_all(self._inboxes.append(self._run, sender, self._number, sent))
+            verdicts = append_again(
+                self._inboxes, self._run, sender, self._number, sent, self._full
+            )
             if Appended.STALE in verdicts or Appended.DIFFERENT in verdicts:
                 log.info(
                     "the run has changed: sent tuples are emitted again",
@@ -192,6 +200,7 @@ class Outbox:
                 break
             self._parcels = parcels_left(self._parcels, sent, verdicts)
             if Appended.FULL in verdicts:
+                self._full |= full_among(sent, verdicts)
                 self._retry_at = now + _ROOM_SECONDS
                 return BatchFate.LATER
         return BatchFate.DONE

@@ -319,6 +319,9 @@ class CopyingInboxes:
     def lacks(self, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
         return self._inboxes.lacks(sender, number, parcel)
 
+    def has_room(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
+        return self._inboxes.has_room(run, sender, number, parcel)
+
     def _copying(self, run: str, sender: Sender, number: int, copied: Parcel) -> Effect[Appended]:
         parcel = replace(copied, target=self._capture)
         [effect] = self._inboxes.append(run, _copier(sender, copied.target), number, [parcel])

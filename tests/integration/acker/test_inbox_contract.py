@@ -268,6 +268,31 @@ def test_bytes_are_bounded_too(inboxes):
     assert put(inboxes, 4, parcel(b"e")) == [FULL]
 
 
+def test_a_look_tells_whether_a_parcel_has_room(inboxes):
+    def has_room(tuples=1, size=1, *, sender=FIRST, target=ONE, run=RUN, bounded=True):
+        one = parcel(b"x" * size, tuples=[tuples], target=target, bounded=bounded)
+        return inboxes.has_room(run, sender, 2, one).perform()
+
+    inbox = opened(inboxes)
+    assert has_room(11, 5000), "an empty inbox takes any parcel"
+    assert put(inboxes, 1, parcel(b"a" * 400, tuples=[6])) == [DONE]
+    assert has_room(4, 600)
+    assert not has_room(5, 600)
+    assert not has_room(4, 601)
+    assert has_room(5, 601, bounded=False)
+    assert has_room(11, 5000, target=TWO)
+    assert put(inboxes, 2, parcel(b"b", tuples=[4])) == [DONE], "a look changes nothing"
+    assert not has_room(sender=OTHER)
+    # A stale sender learns that from the append, and must not wait for it.
+    inboxes.fence(RUN, SECOND, [ONE])
+    assert has_room(sender=FIRST)
+    assert not has_room(sender=SECOND)
+    assert has_room(target=GONE)
+    assert has_room(run="next")
+    assert commit(inbox, 1, take(inbox))
+    assert has_room(11, sender=SECOND)
+
+
 def test_a_parcel_without_bounds_is_always_taken(inboxes):
     put(inboxes, 1, parcel(b"a", tuples=[10]))
     assert put(inboxes, 2, parcel(b"b")) == [FULL]

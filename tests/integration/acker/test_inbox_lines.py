@@ -136,7 +136,10 @@ def test_an_append_is_known_as_repeated_at_the_line_whoever_has_claimed_it(inbox
 def test_a_line_that_is_full_takes_more_when_some_was_claimed(inboxes, tasks):
     assert put(inboxes, 1, at_line(b"a", tuples=[10])) == [DONE]
     assert put(inboxes, 2, at_line(b"b")) == [FULL]
+    look = inboxes.has_room(RUN, FIRST, 2, at_line(b"b"))
+    assert not look.perform()
     take(tasks[0], claims=1)
+    assert look.perform()
     assert put(inboxes, 2, at_line(b"b")) == [DONE]
     assert put(inboxes, 3, at_line(b"c")) == [FULL]
 

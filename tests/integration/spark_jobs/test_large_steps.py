@@ -79,6 +79,32 @@ def sent(monkeypatch):
     return sizes
 
 
+def begun(made, inboxes, ledger):
+    inboxes.adopt(RUN, bolt_tasks(made))
+    ledger.begin(RUN)
+    return Around(
+        run=RUN,
+        topology=made,
+        inboxes=inboxes,
+        ledger=ledger,
+        state=MemoryStateStore(),
+        counting=Counting(MemoryMetrics()),
+        config={},
+        key=b"key",
+        suspicion=Suspicion(RUN, None, None),
+    )
+
+
+def emit(made, inboxes, ledger, *rows):
+    """Emit a message for each number of rows."""
+    emitter = SpoutEmitter(made, "orders", 1)
+    emitter.emit_all([[number] for number in rows], list(range(1, 1 + len(rows))), "default")
+    emission = emitter.take()
+    assert ledger.register(1, emission.roots, emission.ack_vals) == []
+    sender = Sender(task=1, attempt=1)
+    assert perform_all(inboxes.append(RUN, sender, 1, emission.parcels)) == [Appended.DONE]
+
+
 def test_a_message_that_emits_more_than_redis_may_hold_goes_through(small, sent):
     made = topology()
     spec = ledger_spec_of(made, (small.url,))
@@ -87,25 +113,8 @@ def test_a_message_that_emits_more_than_redis_may_hold_goes_through(small, sent)
         closing(open_ledger(spec)) as ledger,
         closing(ledger.feed(1)) as feed,
     ):
-        inboxes.adopt(RUN, bolt_tasks(made))
-        ledger.begin(RUN)
-        around = Around(
-            run=RUN,
-            topology=made,
-            inboxes=inboxes,
-            ledger=ledger,
-            state=MemoryStateStore(),
-            counting=Counting(MemoryMetrics()),
-            config={},
-            key=b"key",
-            suspicion=Suspicion(RUN, None, None),
-        )
-        emitter = SpoutEmitter(made, "orders", 1)
-        emitter.emit_all([[1], [2_500], [1]], [1, 2, 3], "default")
-        emission = emitter.take()
-        assert ledger.register(1, emission.roots, emission.ack_vals) == []
-        sender = Sender(task=1, attempt=1)
-        assert perform_all(inboxes.append(RUN, sender, 1, emission.parcels)) == [Appended.DONE]
+        around = begun(made, inboxes, ledger)
+        emit(made, inboxes, ledger, 1, 2_500, 1)
         explode, take = (attempt_at(around, task, threading.Event()) for task in (2, 3))
         sizes = []
 
@@ -127,3 +136,30 @@ def test_a_message_that_emits_more_than_redis_may_hold_goes_through(small, sent)
             acked += outcomes.acked
         assert sorted(acked) == [1, 2, 3]
     assert max(sent) < 2 * PARCEL_BYTES
+
+
+def test_output_that_waits_for_room_is_sent_once(small, sent):
+    """A slow bolt leaves those before it waiting for most of the time. Each sent its output twenty
+    times per second.
+    """
+    made = topology()
+    spec = ledger_spec_of(made, (small.url,))
+    with closing(open_inboxes(spec)) as inboxes, closing(open_ledger(spec)) as ledger:
+        around = begun(made, inboxes, ledger)
+        emit(made, inboxes, ledger, 690)
+        explode, take = (attempt_at(around, task, threading.Event()) for task in (2, 3))
+        waits = []
+
+        def wait(_seconds):
+            waits.append(inboxes.figures([3])[3].bytes)
+            if len(waits) > 20:
+                while take.turn():
+                    continue
+
+        explode._committer._wait = wait
+        sent.clear()
+        while explode.turn() or take.turn():
+            continue
+        assert take._setup.copy.bolt.taken == 690
+    assert len(waits) > 20
+    assert sum(sent) < 690 * ROW + 2 * PARCEL_BYTES

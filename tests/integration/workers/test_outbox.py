@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from tests.support.emitter import SpoutEmitter
+from tests.support.inboxes import commit, opened, parcel, put, take
 from tests.support.presences import MemoryPresences
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.errors import RedisUnavailableError
+from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import LedgerSpec, Token, Updates
@@ -134,3 +136,24 @@ def test_a_batch_for_a_run_that_is_over_leaves_nothing_pending(bench):
     bench.inboxes.adopt("2", [LEFT, RIGHT])
     assert bench.outbox.send(0.0) is BatchFate.REFUSED
     assert bench.ledger.pending() == 0
+
+
+def test_a_batch_that_waits_for_room_is_not_sent_again_with_each_look(bench, monkeypatch):
+    inboxes = bench.inboxes
+    assert put(inboxes, 1, parcel(b"x", target=LEFT, tuples=[20_000]), run=RUN) == [Appended.DONE]
+    sent = []
+    append = inboxes.append
+
+    def noted(run, sender, number, parcels):
+        sent.extend(one.target for one in parcels)
+        return append(run, sender, number, parcels)
+
+    monkeypatch.setattr(inboxes, "append", noted)
+    for second in range(20):
+        assert bench.outbox.send(float(second)) is BatchFate.LATER
+    assert bench.waiting == [20_000, 1]
+    assert sent.count(LEFT) <= 2
+    inbox = opened(inboxes, LEFT, RUN)
+    assert commit(inbox, 1, take(inbox))
+    assert bench.outbox.send(30.0) is BatchFate.DONE
+    assert bench.waiting == [1, 1]
