@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -272,6 +272,15 @@ class Topology:
         """Return the settings of a component: the topology's, overridden by its own."""
         return self.config.override(self.spec(component).overrides)
 
+    @cached_property
+    def next_bolts(self) -> Mapping[str, AbstractSet[str]]:
+        """The bolts that subscribe to each component."""
+        found: dict[str, set[str]] = {name: set() for name in (*self.spouts, *self.bolts)}
+        for bolt, spec in self.bolts.items():
+            for subscription in spec.subscriptions:
+                found[subscription.component].add(bolt)
+        return found
+
     def subscribers(self, component: str, stream: str) -> list[tuple[str, Subscription]]:
         """Return the bolts that receive a stream, with their subscriptions to it."""
         return [
@@ -360,12 +369,14 @@ def inboxes_of(topology: Topology) -> list[int]:
 def behind(topology: Topology, task: int) -> frozenset[int]:
     """Return the tasks and lines that may receive tuples from this task."""
     component = topology.component_of(task)
-    return frozenset(
-        target
-        for stream in topology.spec(component).streams
-        for bolt, subscription in topology.subscribers(component, stream)
-        for target in subscription.grouping.receivers(topology.task_ids(bolt))
-    )
+    return frozenset(target for _, targets in _receivers(topology, component) for target in targets)
+
+
+def _receivers(topology: Topology, component: str) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield the tasks and lines that receive tuples from a component, by bolt and subscription."""
+    for stream in topology.spec(component).streams:
+        for bolt, subscription in topology.subscribers(component, stream):
+            yield bolt, subscription.grouping.receivers(topology.task_ids(bolt))
 
 
 def cycle_of(topology: Topology, task: int) -> frozenset[int]:
@@ -377,8 +388,9 @@ def cycle_of(topology: Topology, task: int) -> frozenset[int]:
     component = topology.component_of(task)
     return frozenset(
         target
-        for target in behind(topology, task)
-        if component in reach(topology, topology.component_of(task_of(target)))
+        for bolt, targets in _receivers(topology, component)
+        if component in reach(topology, bolt)
+        for target in targets
     )
 
 
@@ -398,12 +410,7 @@ def reach(topology: Topology, component: str) -> frozenset[str]:
     found = {component}
     left: Sequence[str] = [component]
     while left:
-        further = {
-            bolt
-            for one in left
-            for stream in topology.spec(one).streams
-            for bolt, _ in topology.subscribers(one, stream)
-        }
+        further = {bolt for one in left for bolt in topology.next_bolts[one]}
         left = sorted(further - found)
         found |= further
     return frozenset(found)
