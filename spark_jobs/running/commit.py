@@ -111,8 +111,10 @@ class Committer:
         self.took_ns = time.perf_counter_ns() - began
         if states is not None:
             states.written()
+        reply = self._concluded(step, done, made[: len(applying)], parcels, made[len(applying) :])
+        # Not before all output has left: a repeat of this call finishes the step noted here first.
         self.unfinished = step
-        return self._concluded(step, done, made[: len(applying)], parcels, made[len(applying) :])
+        return reply
 
     def _concluded(
         self,

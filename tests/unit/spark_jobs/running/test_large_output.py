@@ -7,12 +7,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from datetime import timedelta
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
 
 from tests.support.inbox_cluster import InboxCluster
-from tests.support.pump import Pump, Source, killed_after
+from tests.support.pump import Killed, Pump, Source, killed_after
 from tests.support.waiting import wait_until
 from tiercel import (
     ArrowBolt,
@@ -24,10 +25,12 @@ from tiercel import (
     StatefulBolt,
     TopologyBuilder,
 )
+from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.spark_jobs.errors import OutputLimitError
+from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.workers.testing.engine import SimulatedClock
 
 LIMIT = 100_000
@@ -260,6 +263,32 @@ def test_a_death_between_two_parts_repeats_and_loses_none(effects):
     assert set(roots) <= set(pump.acked)
     assert pump.ledger.pending() == 0
     assert not pump.failed
+
+
+def test_a_step_whose_parts_have_not_all_left_is_not_finished_when_redis_was_away() -> None:
+    """Else a death while the commit is repeated would lose the parts that have not left."""
+    pump = Pump(topology(), inboxes=MemoryInboxes(Bounds(bytes=2 * PARCEL_BYTES)))
+    roots = pump.feed([200, PARCEL_BYTES // 30])
+    pump.send()
+    explode = pump.attempts[2]
+
+    def away(_seconds: float) -> NoReturn:
+        explode._committer._wait = killed
+        raise RedisUnavailableError("away")
+
+    def killed(_seconds: float) -> NoReturn:
+        raise Killed
+
+    explode._committer._wait = away
+    with pytest.raises(Killed):
+        explode.turn()
+    pump.work(3)
+    pump.attempts[2] = attempt_at(pump.around, 2, threading.Event())
+    pump.attempts[2]._committer._wait = lambda _: pump.work(3)
+    pump.attempts[2].recover()
+    pump.run()
+    assert seen == dict.fromkeys(range(200), 1)
+    assert pump.acked == roots
 
 
 class FromAThread(Bolt):
