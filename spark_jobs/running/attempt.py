@@ -445,9 +445,9 @@ class Attempt:
 
         A step with a state does not wait: a new attempt repeats it.
         """
-        if done.record.resets and self.around.ledger is not None:
+        if (ledger := self.around.ledger) is not None and done.record.resets:
             roots = [root for row in done.record.resets for root in done.roots(row)]
-            self.around.ledger.reset_timeout(roots)
+            self.patiently(lambda: ledger.reset_timeout(roots))
         if states is not None and states.begun:
             reply = self._committer.commit(covered, done, states)
         else:

@@ -65,3 +65,19 @@ def test_a_redis_that_is_away_does_not_fail_the_tuple(pump, monkeypatch):
     pump.run()
     assert Resets.heard == []
     assert (pump.acked, pump.failed, pump.reset) == ([root], {}, [root])
+
+
+def test_a_redis_that_is_away_when_the_step_ends_repeats_no_work(pump, monkeypatch):
+    reset = pump.ledger.reset_timeout
+    away = iter([True, True])
+
+    def sometimes(roots):
+        if next(away, False):
+            raise RedisUnavailableError("away")
+        reset(roots)
+
+    monkeypatch.setattr(pump.ledger, "reset_timeout", sometimes)
+    [root] = pump.feed(["long"])
+    # A new attempt, which would execute the tuple again, begins where ``run`` ends by an error.
+    pump.run()
+    assert (pump.acked, pump.failed, pump.reset) == ([root], {}, [root])
