@@ -140,6 +140,7 @@ class Calls:
         return self._over()
 
     def ends(self, wait_s: float) -> StepInput | None:
+        self._renewals.look(at_work=not self.flight.idle)
         if not self.flight.has_ended:
             if self.flight.under_way:
                 self.flight.pause(wait_s)

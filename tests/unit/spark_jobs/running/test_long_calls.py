@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -106,6 +107,31 @@ def test_a_task_that_has_nothing_else_to_do_renews_in_time(closing: ExitStack) -
     # The timeout is renewed every 0.2 s, since messages live for 0.6 s.
     assert time.monotonic() - began < 4
     assert all(reset[root] >= 3 for root in roots)
+
+
+@pytest.mark.parametrize(
+    ("bolt", "config"), [(Waits(), {}), (Blocks(), {"threads": 2})], ids=["async", "threads"]
+)
+def test_while_the_task_leaves_too(bolt: Any, config: dict[str, Any], closing: ExitStack) -> None:
+    """Its executor has got SIGTERM: calls under way are finished, and take as long as before."""
+    cluster = InboxCluster(topology(bolt, execute_timeout_secs=60, **config))
+    roots = cluster.emit([["one"], ["two"]])
+    attempt = cluster.attempt(TASK)
+    closing.callback(attempt.close)
+    wait_until(lambda: attempt.turn(0.05) or attempt.kind.at_work)
+    attempt.leave()
+    thread = threading.Thread(target=attempt.run, daemon=True)
+    thread.start()
+    reset: Counter[int] = Counter()
+
+    def told() -> bool:
+        reset.update(cluster.outcomes(0.05).reset)
+        return all(reset[root] >= 3 for root in roots)
+
+    wait_until(told, 20)
+    Waits.free = True
+    thread.join(20)
+    assert sorted(cluster.outcomes().acked) == sorted(roots)
 
 
 class Sleeps(AsyncBolt):
