@@ -302,10 +302,7 @@ def shape_of(topology: Topology) -> str:
     ]
     bolts = [
         [name, spec.parallelism, _streams(spec.streams)]
-        + [
-            [each.component, each.stream, type(each.grouping).__qualname__]
-            for each in spec.subscriptions
-        ]
+        + [[each.component, each.stream, each.grouping.outline] for each in spec.subscriptions]
         for name, spec in topology.bolts.items()
     ]
     text = json.dumps([_FORMAT, topology.config.ackers, spouts, bolts])

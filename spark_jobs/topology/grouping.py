@@ -171,6 +171,11 @@ class Grouping(ABC):
     # True if it may send a tuple to several tasks.
     to_several = False
 
+    @property
+    def outline(self) -> list[str]:
+        """Its class, and the settings that decide its choices; for ``shape_of``."""
+        return [type(self).__qualname__]
+
     def validate(self, schema: Schema) -> None:  # noqa: B027 - most groupings have nothing to check
         """Raise TopologyError if the grouping does not fit the stream's fields."""
 
@@ -232,6 +237,10 @@ class Fields(Grouping):
 
     fields: tuple[str, ...]
     name = "fields"
+
+    @property
+    def outline(self) -> list[str]:
+        return [*super().outline, *self.fields]
 
     def validate(self, schema: Schema) -> None:
         if not self.fields:
@@ -347,6 +356,11 @@ class Custom(Grouping):
     grouping: CustomGrouping
     name = "custom"
     to_several = True
+
+    @property
+    def outline(self) -> list[str]:
+        """The class of the object; its code and attributes cannot be compared."""
+        return [*super().outline, type(self.grouping).__qualname__]
 
     def chooser(self, stream: Stream) -> Choose:
         """Return the choice; ``prepare`` is called at the first tuple, so that an error in it fails

@@ -30,6 +30,19 @@ class OtherSink(BasicBolt):
         self.limit = 3
 
 
+class First:
+    def prepare(self, context, stream, target_tasks):
+        self.tasks = target_tasks
+
+    def choose_tasks(self, task_id, values):
+        return self.tasks[:1]
+
+
+class Last(First):
+    def choose_tasks(self, task_id, values):
+        return self.tasks[-1:]
+
+
 def topology(fields="n long", *, tasks=1, sink="sink", bolt=None, by=None, **config):
     builder = TopologyBuilder("t", Config(**config))
     builder.set_spout(
@@ -59,6 +72,29 @@ def test_what_bolts_do_and_how_long_they_may_take_is_their_own_business():
 )
 def test_what_tuples_are_and_where_they_go_is_the_shape(change):
     assert shape_of(topology(**change)) != shape_of(topology())
+
+
+def grouped(name, *arguments):
+    builder = TopologyBuilder("t")
+    builder.set_spout("pairs", QueueSpout("pairs", fields="a string, b string"))
+    getattr(builder.set_bolt("sink", Sink()), f"{name}_grouping")("pairs", *arguments)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("fields", ["a"], ["b"]),
+        ("fields", ["a"], ["a", "b"]),
+        ("fields", ["a", "b"], ["b", "a"]),
+        ("partial_key", ["a"], ["b"]),
+        ("custom", [First()], [Last()]),
+    ],
+)
+def test_what_a_grouping_goes_by_is_the_shape(name, before, after):
+    """An older spout worker would send one key to several tasks, and a state lose counts."""
+    assert shape_of(grouped(name, *before)) != shape_of(grouped(name, *after))
+    assert shape_of(grouped(name, *before)) == shape_of(grouped(name, *before))
 
 
 def attended_by(driver):
