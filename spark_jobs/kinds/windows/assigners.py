@@ -19,10 +19,12 @@ from tiercel.spark_jobs.bolts.windowed_bolt import MOST_WINDOWS, Session, Slidin
 from tiercel.spark_jobs.kinds.windows.rows import (
     FOREVER,
     NEVER,
+    FirstOpen,
     HeldRows,
     Longs,
     Mask,
     each_once,
+    groups_of,
     is_near,
     micros,
     numbers_in,
@@ -121,16 +123,6 @@ class Assigner(Protocol):
         """Load it."""
 
 
-def _groups(rows: HeldRows, held: Longs) -> Iterator[tuple[int, Longs]]:
-    """Yield the rows of each key in the order of their timestamps; keys by their first row."""
-    keys = rows["key"][held]
-    order = np.lexsort((rows["time"][held], keys))
-    ends = np.flatnonzero(np.diff(keys[order], append=-1)) + 1
-    groups = np.split(held[order], ends[:-1]) if held.size else []
-    for group in sorted(groups, key=lambda one: int(one.min())):
-        yield int(rows["key"][group[0]]), group
-
-
 class TimeWindows:
     """``Assigner`` of windows in time: tumbling and sliding."""
 
@@ -148,6 +140,7 @@ class TimeWindows:
         self._closed = NEVER
         self._open: set[WindowId] = set()
         self._next = FOREVER
+        self._opened = FirstOpen()
 
     def first_end(self, times: Longs) -> Longs:
         """Return the end of the first window of each timestamp."""
@@ -159,8 +152,10 @@ class TimeWindows:
 
     def judge(self, rows: HeldRows, columns: dict[str, Longs], before: Longs) -> Mask:  # noqa: ARG002 - other rows make no difference
         times = columns["time"]
-        first = self.first_end(times)
-        columns["first"] = first + np.maximum(0, (before - first) // self.slide + 1) * self.slide
+        columns["first"] = self.first_end(times)
+        if self._stays:
+            opened = self._opened.of(columns, self.first_end(before))
+            columns["first"] = np.maximum(columns["first"], opened)
         late: Mask = self.last_end(times) <= before
         return late
 
@@ -220,7 +215,7 @@ class TimeWindows:
         gone: dict[int, Longs] = {}
         if self._more:
             before = held[(times >= start - self.slide) & (times < start)]
-            gone = dict(_groups(rows, before[rows["first"][before] < end]))
+            gone = dict(groups_of(rows, before[rows["first"][before] < end]))
         none = np.zeros(0, np.int64)
         return [
             Closing(
@@ -229,11 +224,11 @@ class TimeWindows:
                 start=start,
                 end=end,
                 rows=group,
-                new=rows["time"][group] >= end - self.slide,
+                new=rows["first"][group] == end,
                 expired=gone.get(key, none),
                 numbers=(end - self.first_end(rows["time"][group])) // self.slide,
             )
-            for key, group in _groups(rows, inside)
+            for key, group in groups_of(rows, inside)
         ]
 
     def leaving(self, rows: HeldRows, plan: Plan, failed: AbstractSet[WindowId]) -> Longs:
@@ -284,11 +279,15 @@ class TimeWindows:
         """Do nothing: it knows digests."""
 
     def dump(self) -> dict[str, Any]:
-        return {"closed": self._closed, "open": sorted(self._open)} if self._stays else {}
+        if not self._stays:
+            return {}
+        opened = self._opened.dump(min([self._closed, *(end for end, _ in self._open)]))
+        return {"closed": self._closed, "open": sorted(self._open), "opened": opened}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._closed = state.get("closed", NEVER)
         self._open = {(end, digest) for end, digest in state.get("open", ())}
+        self._opened.load(state.get("opened", ()))
 
 
 def _rows_of(plan: Plan, failed: AbstractSet[WindowId]) -> list[Longs]:
@@ -498,7 +497,7 @@ class CountWindows:
         keys = [key for key, count in self._fresh.items() if count >= self.slide]
         held = np.flatnonzero(rows.good & np.isin(rows["key"], keys))
         found: list[Closing] = []
-        for key, group in _groups(rows, held):
+        for key, group in groups_of(rows, held):
             found += self._of(rows, group, key, watermark, waiting)
         closings = found[: _fitting(found, limits)]
         return Plan(closings=closings, watermark=watermark, waiting=waiting)

@@ -6,7 +6,7 @@ Pure. Timestamps are microseconds since 1970; ``now`` is seconds on a clock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from math import isnan, nan
@@ -268,6 +268,45 @@ class Watermark:
         )
 
 
+class FirstOpen:
+    """The end of the first window that was open when a row came, from each place in the inbox on.
+
+    A later attempt cannot tell it from the rows that are left, and must put them into the same
+    windows: so it is part of the snapshot.
+    """
+
+    def __init__(self) -> None:
+        # Places with the end from there on, ascending: position of the entry, row, end.
+        self._since: list[tuple[int, int, int, int]] = []
+
+    def of(self, columns: Mapping[str, Longs], ends: Longs) -> Longs:
+        """Return the end for each row of an entry: ``ends`` by the watermark, which is ``NEVER``
+        for a row that an earlier attempt took.
+        """
+        places = [columns[name] for name in ("ms", "seq", "row")]
+        if self._since and tuple(int(column[0]) for column in places) <= self._since[-1][:3]:
+            taken = zip(*(column.tolist() for column in places), strict=True)
+            ends = np.maximum(ends, [self._at(place) for place in taken])
+        last = self._since[-1][3] if self._since else NEVER
+        for row in np.flatnonzero(np.diff(ends, prepend=last) > 0).tolist():
+            ms, seq, number = (int(column[row]) for column in places)
+            self._since.append((ms, seq, number, int(ends[row])))
+        return ends
+
+    def _at(self, place: tuple[int, ...]) -> int:
+        found = bisect_right(self._since, (*place, FOREVER))
+        return self._since[found - 1][3] if found else NEVER
+
+    def dump(self, closed: int) -> list[tuple[int, int, int, int]]:
+        """Return what a later attempt needs if all windows up to ``closed`` are closed."""
+        self._since = [one for one in self._since if one[3] > closed]
+        return self._since
+
+    def load(self, state: Iterable[Sequence[int]]) -> None:
+        """Load it."""
+        self._since = [(ms, seq, row, end) for ms, seq, row, end in state]
+
+
 def numbers_in(keys: Longs, firsts: Longs, lasts: Longs) -> int:
     """Return how many numbers the spans ``firsts`` to ``lasts`` contain, counted once per key."""
     if not keys.size:
@@ -437,3 +476,13 @@ class HeldCopies:
             key = keys[row, :2].tobytes()
             if self._places.get(key) == (number, row):
                 del self._places[key]
+
+
+def groups_of(rows: HeldRows, held: Longs) -> Iterator[tuple[int, Longs]]:
+    """Yield the rows of each key in the order of their timestamps; keys by their first row."""
+    keys = rows["key"][held]
+    order = np.lexsort((rows["time"][held], keys))
+    ends = np.flatnonzero(np.diff(keys[order], append=-1)) + 1
+    groups = np.split(held[order], ends[:-1]) if held.size else []
+    for group in sorted(groups, key=lambda one: int(one.min())):
+        yield int(rows["key"][group[0]]), group
