@@ -310,7 +310,8 @@ class Telling:
         """Time of the next report, if there is one."""
         if self._ledger is None:
             return []
-        return [self._look_at if self._news or self._left else self._all_at]
+        # Nothing is reported before ``_look_at``, not even all tuples.
+        return [self._look_at if self._news or self._left else max(self._look_at, self._all_at)]
 
     def add(self, roots: Ids) -> None:
         """Have the spouts told about new tuples."""

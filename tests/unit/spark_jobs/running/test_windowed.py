@@ -1047,3 +1047,16 @@ def test_a_message_with_several_tuples_in_a_window_is_acked_when_all_is_done(eff
         acked.append(len(pump.acked))
     assert acked[-1] == 2
     assert set(pump.acked) == set(roots[:2])
+
+
+def test_a_report_of_all_held_tuples_waits_for_the_one_before():
+    """A task that is due and does nothing would keep a ``LocalCluster`` moving for ever."""
+    pump = pump_of(Sums())
+    fed(pump, (1, 5))
+    pump.run()
+    later(pump, 9.95)
+    pump.run()
+    later(pump, 0.05)
+    pump.run()
+    [task] = pump.topology.task_ids("windows")
+    assert pump.attempts[task].next_at > pump.clock()
