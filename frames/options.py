@@ -208,8 +208,8 @@ def _queues(text: str) -> tuple[str, ...]:
             raise OptionError(f"queue begins as a JSON array, but is none: {error}") from error
     if not isinstance(names, list) or not names or not all(map(is_queue_name, names)):
         raise OptionError(
-            f"queue is a name of 1 to {QUEUE_BYTES} bytes, or several with commas between, not "
-            f"{text[:50]!r}"
+            f"queue is a name of 1 to {QUEUE_BYTES} bytes without line breaks, or several with "
+            f"commas between, not {text[:50]!r}"
         )
     if len(set(names)) != len(names):
         raise OptionError(f"queue names one queue twice: {text[:200]!r}")

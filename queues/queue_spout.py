@@ -19,9 +19,8 @@ from tiercel.queues.nouns import refuse_typos
 from tiercel.queues.retry import (
     DEFAULT_RETRY,
     DELIVERY_LIMIT,
-    QUEUE_BYTES,
     RetryPolicy,
-    is_queue_name,
+    check_queue_name,
 )
 from tiercel.queues.spout import MsgId, Spout, SpoutCollector, SpoutContext
 from tiercel.queues.values.formats import Decoder, Format, decoder_for
@@ -31,10 +30,7 @@ from tiercel.queues.values.schema import Schema
 
 def check_settings(queue: WorkQueue, prefetch: int, identity: str | Sequence[str] | None) -> None:
     """Raise ValueError for settings that would fail in a worker."""
-    if not is_queue_name(queue.name):
-        raise ValueError(
-            f"a queue needs a name, a text of 1 to {QUEUE_BYTES} bytes, not {queue.name!r:.50}"
-        )
+    check_queue_name(queue.name)
     _check_whole("prefetch", prefetch, 65_535)
     _check_whole("delivery_limit", queue.delivery_limit, 2**31 - 1)
     retry: object = queue.retry

@@ -34,7 +34,30 @@ def work_queue(name: str) -> str:
 
 def is_queue_name(name: object) -> bool:
     """Return True for a name that a queue and its dead-letter queue can have."""
-    return isinstance(name, str) and 1 <= len(name.encode()) <= QUEUE_BYTES
+    return is_broker_name(name, 1, QUEUE_BYTES)
+
+
+def check_queue_name(name: object) -> None:
+    """Raise ValueError for a name that a queue or its dead-letter queue cannot have."""
+    if not is_queue_name(name):
+        raise ValueError(
+            f"a queue needs a name, a text of 1 to {QUEUE_BYTES} bytes without line breaks, not "
+            f"{name!r:.50}"
+        )
+
+
+def is_broker_name(name: object, least: int, most: int) -> bool:
+    """Return True for a text of this many bytes that RabbitMQ takes as a name, unchanged.
+
+    It removes line breaks from the name in a declaration and not from a routing key: the queue
+    would have another name, and pika would wait forever for the answer about this one.
+    """
+    if not isinstance(name, str) or "\n" in name or "\r" in name:
+        return False
+    try:
+        return least <= len(name.encode()) <= most
+    except UnicodeEncodeError:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,9 @@ from tiercel.queues.retry import (
     DELIVERY_LIMIT,
     BrokerLimit,
     RetryPolicy,
+    check_queue_name,
     dead_letter_queue,
+    is_broker_name,
 )
 
 _NAME_BYTES = 255
@@ -84,10 +86,10 @@ class Binding:
             raise ValueError(f"{given!r:.80} is no binding: {_FORM}")
         if any(len(text.encode()) > _NAME_BYTES for text in texts):
             raise ValueError(f"a binding has names of at most {_NAME_BYTES} bytes: {given!r:.80}")
-        if not exchange:
+        if not is_broker_name(exchange, 1, _NAME_BYTES):
             raise ValueError(
-                "a binding names an exchange; through the default exchange each queue gets the "
-                "messages published under its name"
+                "a binding names an exchange, without line breaks; through the default exchange "
+                "each queue gets the messages published under its name"
             )
         _check_headers(headers)
         return cls(exchange=exchange, routing_key=routing_key, headers=dict(headers), type=texts[2])
@@ -298,8 +300,9 @@ def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedel
     ``patience`` is how long to try to connect. This is for publishers: an existing queue with other
     arguments is used as it is, without a warning.
 
-    Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its subclasses.
+    Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its subclasses; ValueError.
     """
+    check_queue_name(queue.name)
     address = Address.parse(amqp_url)
     with connected(address, "tiercel declare", patience) as connection:
         declared, _ = _declare_work_queue(connection, address, queue)

@@ -20,7 +20,7 @@ from tiercel.queues.errors import BadPropertyError, BrokerUnavailableError, Queu
 from tiercel.queues.message.writing import WRITTEN, OutgoingMessage, write_properties
 from tiercel.queues.nouns import did_you_mean
 from tiercel.queues.publishing.publisher import Publisher
-from tiercel.queues.retry import QUEUE_BYTES
+from tiercel.queues.retry import QUEUE_BYTES, is_broker_name
 from tiercel.queues.values.formats import json_body, plain_body
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
@@ -119,11 +119,20 @@ def _name(setting: Any, tup: Tuple, what: str, least: int, most: int) -> str:
     if not isinstance(setting, FromField):
         return str(setting)
     name = setting.of(tup)
-    if not isinstance(name, str) or not least <= len(name.encode()) <= most:
-        raise ValueError(
-            f"{setting} holds {name!r:.50}, which is no {what}: use {least} to {most} bytes"
-        )
-    return name
+    if not _is_name(name, what, least, most):
+        raise ValueError(f"{setting} holds {name!r:.50}, which is no {_needed(what, least, most)}")
+    return str(name)
+
+
+def _is_name(name: object, what: str, least: int, most: int) -> bool:
+    if what is _KEY:
+        return isinstance(name, str) and least <= len(name.encode()) <= most
+    return is_broker_name(name, least, most)
+
+
+def _needed(what: str, least: int, most: int) -> str:
+    end = "" if what is _KEY else " without line breaks"
+    return f"{what}: use {least} to {most} bytes{end}"
 
 
 def _check_place(queue: Any, exchange: Any, routing_key: Any) -> None:
@@ -145,10 +154,8 @@ def _check_place(queue: Any, exchange: Any, routing_key: Any) -> None:
     ):
         if setting is None or isinstance(setting, FromField):
             continue
-        if not isinstance(setting, str) or not least <= len(setting.encode()) <= most:
-            raise TopologyError(
-                f"QueueSink: {setting!r:.50} is no {what}: use {least} to {most} bytes"
-            )
+        if not _is_name(setting, what, least, most):
+            raise TopologyError(f"QueueSink: {setting!r:.50} is no {_needed(what, least, most)}")
 
 
 # An exchange and "", or "" and a queue.

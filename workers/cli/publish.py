@@ -108,7 +108,10 @@ def _place_and_files(
     if exchange is not None and not exchange:
         raise UsageError("--exchange needs a name; without it the first argument is a queue")
     if queue is not None and not is_queue_name(queue):
-        raise UsageError(f"a queue has a name of 1 to {QUEUE_BYTES} bytes, not {queue!r:.50}")
+        raise UsageError(
+            f"a queue has a name of 1 to {QUEUE_BYTES} bytes, without line breaks, not "
+            f"{queue!r:.50}"
+        )
     if not files:
         raise UsageError(f"nothing to publish to {queue}: name a file, or - for standard input")
     return queue, [Path(file) for file in files]

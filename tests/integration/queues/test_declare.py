@@ -319,6 +319,12 @@ def test_something_else_listening_says_to_check_the_port(web_server):
         declare_queue(f"amqp://127.0.0.1:{web_server}", WorkQueue(name="q"))
 
 
+@pytest.mark.parametrize("name", ["orders\n", "or\rders", "\ud800"])
+def test_a_name_that_rabbitmq_would_change_is_refused_and_not_waited_for(amqp_url, name):
+    with pytest.raises(ValueError, match="1 to 250 bytes without line breaks, not "):
+        declare_queue(amqp_url, WorkQueue(name=name))
+
+
 def test_a_bad_address_is_refused_before_anything_is_tried():
     with pytest.raises(AddressError):
         declare_queue("http://localhost", WorkQueue(name="q"))

@@ -105,6 +105,7 @@ def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, q
     [
         (["", "x"], "'', which is no name of a queue: use 1 to 250 bytes"),
         (["q" * 251, "x"], "which is no name of a queue"),
+        (["orders\n", "x"], "no name of a queue: use 1 to 250 bytes without line breaks"),
         ([None, "x"], "field 'to' holds None, which is no name of a queue"),
         (["amq.reserved", "x"], "may not do this"),
         (["out", None], "a body is a string or bytes, not the NoneType None"),
@@ -256,6 +257,8 @@ def test_a_driver_refuses_a_sink_without_an_address_unless_it_has_one_of_its_own
         ({}, "needs a queue: its name, or field"),
         ({"queue": ""}, "'' is no name of a queue: use 1 to 250 bytes"),
         ({"queue": "q" * 251}, "use 1 to 250 bytes"),
+        ({"queue": "orders\n"}, "use 1 to 250 bytes without line breaks"),
+        ({"exchange": "orders\r"}, "use 0 to 255 bytes without line breaks"),
         ({"queue": 7}, "7 is no name of a queue"),
         (
             {"queue": "q", "body": field("a"), "fields": ["b"]},

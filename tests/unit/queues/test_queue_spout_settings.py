@@ -58,6 +58,8 @@ def test_it_travels_before_it_is_opened():
         ({"queue": "q", "model": int}, SchemaError),
         ({"queue": "q", "model": Order, "fields": "a int"}, ValueError),
         ({"queue": "q", "model": Order, "format": "text"}, ValueError),
+        ({"queue": "orders\n"}, ValueError),
+        ({"queue": "\ud800"}, ValueError),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_where_it_is_written(arguments, error):

@@ -39,6 +39,7 @@ def test_a_binding_says_exchange_and_key_or_headers_and_type(given, binding):
         (("e", {5: "x"}), "not 5 = 'x'"),
         (("", "k"), "through the default exchange each queue gets"),
         (("e", "k" * 256), "names of at most 255 bytes"),
+        (("e\n", "k"), "a binding names an exchange, without line breaks"),
     ],
 )
 def test_a_binding_that_is_none_is_one_clear_line(given, line):
