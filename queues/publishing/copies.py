@@ -9,6 +9,7 @@ between leaves the copy and the original: the message is delivered twice, and ne
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +25,12 @@ from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Headers, Properties
 from tiercel.queues.broker.management import delay_arguments, delay_ms, delay_queue
-from tiercel.queues.errors import MessageTooLargeError, PublishRefusedError, QueuesError
+from tiercel.queues.errors import (
+    MessageTooLargeError,
+    NackedError,
+    PublishRefusedError,
+    QueuesError,
+)
 from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.message.properties import (
     BROKER_HEADERS,
@@ -49,6 +55,8 @@ _REASON_BYTES = 2_000
 # agree on by default.
 FRAME_BYTES = 128 * 1024
 _FRAME_OVERHEAD_BYTES = 20
+# Seconds for which the same refusal is not logged again as a warning.
+_SAY_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,13 +91,15 @@ class CopyWriter:
     def _send(self, copy: Publication, plain: Callable[[], BasicProperties]) -> None:
         """Publish a copy; if it is refused, publish it again with ``plain`` properties: RabbitMQ
         may know our user by another name.
+
+        A queue that is full or has no leader refuses none: its message is offered again later.
         """
         if self._outlet is None or self._outlet.error is not None:
             self._outlet = Outlet(self._address, self._name, self._prepare)
         outlet = self._outlet
 
         def first_try(error: QueuesError | None) -> None:
-            if isinstance(error, PublishRefusedError):
+            if isinstance(error, PublishRefusedError) and not isinstance(error, NackedError):
                 self._refused(outlet, error)
                 outlet.submit(replace(copy, properties=plain()))
             else:
@@ -278,6 +288,8 @@ class Copies(Generic[Message]):
         self._dead_letter_writer = dead_letter_writer
         self._delay_writer = delay_writer
         self._told = told
+        # The last refusal that was logged as a warning, and the time.
+        self._said: dict[tuple[CopyFate, str], float] = {}
 
     def dead_letter(self, message: Message, reason: str) -> None:
         """Publish a copy to the dead-letter queue."""
@@ -310,16 +322,25 @@ class Copies(Generic[Message]):
                 self._told(message, CopyFate.NO_ROOM)
                 return
             if error is not None:
-                dead = fate is CopyFate.DEAD_LETTERED
-                log.warning(
-                    "%s: %s",
-                    refused,
-                    error,
-                    extra={"event": "dead_letter_refused" if dead else "delay_refused"},
-                )
+                self._log(fate, refused, str(error))
             self._told(message, CopyFate.REFUSED if error is not None else fate)
 
         try:
             copy(done)
         except Exception as error:  # noqa: BLE001 - no error of one message may harm its neighbours
             done(PublishRefusedError(f"it cannot be copied: {error!r}"))
+
+    def _log(self, fate: CopyFate, refused: str, why: str) -> None:
+        """Log a refusal: a queue that is full refuses each message every few seconds."""
+        now = time.monotonic()
+        is_news = now - self._said.get((fate, why), float("-inf")) >= _SAY_AGAIN_S
+        if is_news:
+            self._said = {(fate, why): now}
+        dead = fate is CopyFate.DEAD_LETTERED
+        log.log(
+            logging.WARNING if is_news else logging.DEBUG,
+            "%s: %s",
+            refused,
+            why,
+            extra={"event": "dead_letter_refused" if dead else "delay_refused"},
+        )

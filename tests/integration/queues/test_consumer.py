@@ -1,5 +1,6 @@
 """Consuming, acks and failures on a real broker."""
 
+import logging
 import time
 from datetime import timedelta
 
@@ -18,6 +19,7 @@ from tests.support.broker import (
 )
 from tests.support.fake_broker import held_by
 from tests.support.waiting import wait_until
+from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.retry import NO_WAIT, RetryPolicy
@@ -249,6 +251,31 @@ def test_the_dead_letter_queue_is_made_again_if_it_is_missing(amqp_url):
         desk.consumer.dead_letter(second.epoch, second.tag, "worse")
         desk.wait_for("dead_lettered", 2)
     assert [body for body, _ in take_all(amqp_url, queue.dead)] == [b"worse"]
+
+
+def test_a_full_dead_letter_queue_takes_each_message_once_with_its_sender(amqp_url, caplog):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    user = Address.parse(amqp_url).user
+    letters = []
+    with plain_channel(amqp_url) as channel:
+        full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        channel.queue_declare(queue.dead, durable=True, arguments=full)
+    declare_queue(amqp_url, queue)
+    put(amqp_url, queue.name, *numbers(15), user_id=user)
+
+    def moved():
+        for delivery in desk.consumer.get(1000):
+            desk.consumer.dead_letter(delivery.epoch, delivery.tag, "bad")
+        letters.extend(take_all(amqp_url, queue.dead))
+        return len(letters) >= 15
+
+    with Desk(amqp_url, queue.name) as desk:
+        wait_until(moved, 60, "all dead letters")
+    assert ready(amqp_url, queue.name) == 0
+    assert sorted(body for body, _ in letters) == sorted(numbers(15))
+    assert {headers.get("x-tiercel-user") for _, headers in letters} == {user}
+    refusals = [each for each in caplog.records if "did not take it" in each.getMessage()]
+    assert [each.levelname for each in refusals if each.levelno > logging.DEBUG] == ["WARNING"]
 
 
 def test_sixteen_mebibytes_pass_and_one_byte_more_is_dead_lettered_with_its_size(amqp_url):
