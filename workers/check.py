@@ -56,6 +56,7 @@ from tiercel.queues.broker.management import (
 )
 from tiercel.queues.broker.rights import (
     refused_to_bind,
+    refused_to_dead_letter,
     refused_to_declare,
     refused_to_publish,
     refused_to_read,
@@ -431,6 +432,8 @@ def _check_rights(
         refusals.append(refused_to_read(connection, address, queue.name))
     for refused in dict.fromkeys(filter(None, refusals)):
         yield _error(subject, refused)
+    if not queue.declare and (refused := refused_to_dead_letter(connection, address, queue.dead)):
+        yield _error(subject, f"a message that cannot be processed would stay in it: {refused}")
     later = refused_to_declare(connection, address, delay_queue(queue.name, 100))
     if later and not any(refusals):
         yield _warning(subject, f"a message that a bolt postpones waits in a worker: {later}")

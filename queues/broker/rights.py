@@ -33,6 +33,21 @@ def refused_to_declare(connection: Any, address: Address, queue: str) -> str:
     )
 
 
+def refused_to_dead_letter(connection: Any, address: Address, dead: str) -> str:
+    """Return why this dead-letter queue is missing and the user may not declare it; empty: a copy
+    can get into it.
+    """
+    if refused := refused_to_declare(connection, address, dead):
+        channel = connection.channel()
+        with translated(address):
+            try:
+                channel.queue_declare(dead, passive=True)
+            except ChannelClosedByBroker:
+                return refused
+            channel.close()
+    return ""
+
+
 def refused_to_read(connection: Any, address: Address, queue: str) -> str:
     """Return why the user may not consume from this queue, which exists; empty: it may."""
     return _refused(

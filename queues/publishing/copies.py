@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -26,6 +27,7 @@ from tiercel.queues.broker.declare import declare_dead_letter_queue
 from tiercel.queues.broker.frames import Headers, Properties
 from tiercel.queues.broker.management import delay_arguments, delay_ms, delay_queue
 from tiercel.queues.errors import (
+    AccessRefusedError,
     MessageTooLargeError,
     NackedError,
     PublishRefusedError,
@@ -134,7 +136,11 @@ class DeadLetterWriter(CopyWriter):
         self._send(copy, made)
 
     def _prepare(self) -> None:
-        with connected(self._address, "tiercel declare") as connection:
+        # A user that may not declare the queue publishes into the one that exists.
+        with (
+            connected(self._address, "tiercel declare") as connection,
+            suppress(AccessRefusedError),
+        ):
             declare_dead_letter_queue(connection, self._address, self._dead)
 
     def _refused(self, outlet: Outlet, error: QueuesError) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.broker import (
     Desk,
+    add_user,
     delete,
     plain_channel,
     put,
@@ -276,6 +277,18 @@ def test_a_full_dead_letter_queue_takes_each_message_once_with_its_sender(amqp_u
     assert {headers.get("x-tiercel-user") for _, headers in letters} == {user}
     refusals = [each for each in caplog.records if "did not take it" in each.getMessage()]
     assert [each.levelname for each in refusals if each.levelno > logging.DEBUG] == ["WARNING"]
+
+
+def test_who_may_not_configure_dead_letters_into_the_queue_that_exists(shared_rabbitmq):
+    url, user = shared_rabbitmq.url, unique("user")
+    queue = filled(url, b"bad")
+    add_user(shared_rabbitmq, user, configure="^$")
+    theirs = f"amqp://{user}:{user}@{url.rpartition('@')[2]}"
+    with Desk(theirs, queue.name, declare=False) as desk:
+        delivery = desk.next()
+        desk.consumer.dead_letter(delivery.epoch, delivery.tag, "bad")
+        desk.wait_for("dead_lettered")
+    assert [body for body, _ in take_all(url, queue.dead)] == [b"bad"]
 
 
 def test_sixteen_mebibytes_pass_and_one_byte_more_is_dead_lettered_with_its_size(amqp_url):

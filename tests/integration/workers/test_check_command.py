@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -178,6 +179,20 @@ def test_without_a_server_there_is_nothing_to_complain_of(checked):
 
 
 # -- RabbitMQ --------------------------------------------------------------------------------------
+
+
+def test_who_may_not_configure_needs_a_dead_letter_queue_that_exists(checked, name, user, amqp_url):
+    reader = user(configure="^$", tags="monitoring")
+    queue = WorkQueue(name=name)
+    declare_queue(amqp_url, queue)
+    found = partial(checked, amqp=reader, spout=", declare=False")
+    later = ("warning", f"queue {name}")
+    assert [fault[:2] for fault in found()] == [later]
+    with plain_channel(amqp_url) as channel:
+        channel.queue_delete(queue.dead)
+    stays, postponed = found()
+    assert postponed[:2] == later
+    the([stays], "error", f"queue {name}", "cannot be processed would stay in it", queue.dead)
 
 
 def test_a_broker_that_is_away(checked):
