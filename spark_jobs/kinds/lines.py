@@ -326,14 +326,18 @@ class Returns:
         self._interval_s = interval_s
         # Per value, the time of the next turn to assign.
         self._promised: dict[bytes, float] = {}
+        # Number of values from which on those are forgotten whose time has passed.
+        self._forget_at = _FORGET
 
     def later(self, value: bytes, before: int, now: float) -> GivenBack:
         """Return the delay of a tuple whose value has ``before`` tuples in line.
 
         Each tuple that goes back gets a turn of its own.
         """
-        if len(self._promised) > _FORGET:
+        if len(self._promised) > self._forget_at:
             self._promised = {one: at for one, at in self._promised.items() if at > now}
+            # If most of them stay, the next look at all of them must be far off.
+            self._forget_at = max(_FORGET, 2 * len(self._promised))
         turn = max(now + before * self._interval_s, self._promised.get(value, now))
         self._promised[value] = turn + self._interval_s
         seconds = min(LONGEST_S, max(_LEAST_S, _EARLY * (turn - now)))
