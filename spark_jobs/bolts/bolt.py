@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from types import MappingProxyType
+from functools import cache
+from types import MappingProxyType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Literal
 
 # Every user's bolt module imports this file, and the modules below load Arrow, which is slow.
@@ -249,3 +250,16 @@ class AsyncBolt(_Declaring):
 
         Not called when the process is killed.
         """
+
+
+@cache
+def slots_of(kind: type) -> Sequence[str]:
+    """Return the names of the ``__slots__`` of a class and its bases, which a dataclass with
+    ``slots=True`` has.
+    """
+    return [
+        name
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType)
+    ]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tiercel.acker.inbox.chunk import Chunk, Lineage, Route, decode, encode
 from tiercel.acker.ledger import Ids
+from tiercel.spark_jobs.bolts.bolt import slots_of
 from tiercel.spark_jobs.bolts.tuples import OPEN, Origin, Tuple, tuples_of
 from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, StepBolt
 from tiercel.spark_jobs.emitting.answers import Answers
@@ -73,7 +74,7 @@ def copied(bolt: AnyBolt) -> AnyBolt:
     try:
         return copy.deepcopy(bolt, dict(modules))
     except raised():
-        for name, value in vars(bolt).items():
+        for name, value in _attributes_of(bolt).items():
             try:
                 copy.deepcopy(value, dict(modules))
             except raised() as error:
@@ -82,6 +83,21 @@ def copied(bolt: AnyBolt) -> AnyBolt:
                     "prepare, not in __init__"
                 ) from error
         raise
+
+
+def _attributes_of(bolt: AnyBolt) -> dict[str, Any]:
+    kind: Any = type(bolt)
+    slots = {name: getattr(bolt, name) for name in slots_of(kind) if hasattr(bolt, name)}
+    return {**slots, **vars(bolt)}
+
+
+def _set_attributes(bolt: AnyBolt, attributes: Mapping[str, Any]) -> None:
+    kind: Any = type(bolt)
+    slots = slots_of(kind)
+    vars(bolt).update({name: value for name, value in attributes.items() if name not in slots})
+    for name in slots:
+        if name in attributes:
+            object.__setattr__(bolt, name, attributes[name])  # it may be a frozen dataclass
 
 
 def pack(
@@ -96,7 +112,7 @@ def pack(
     """
     attributes = {
         name: value
-        for name, value in vars(bolt).items()
+        for name, value in _attributes_of(bolt).items()
         if name not in local and name not in bolt.transient
     }
     stuck: dict[str, str] = {}
@@ -153,7 +169,7 @@ def unpack(bolt: StepBolt, content: bytes) -> Held:
         tup.emitted = emitted
         tup.began_ns = began_ns
     lineage = select(join_lineages([chunk.lineage for chunk in chunks]), places)
-    vars(bolt).update(_Unpickler(pickled, tuples).load())
+    _set_attributes(bolt, _Unpickler(pickled, tuples).load())
     return Held(tuples=tuples, lineage=lineage, threads=threads.tolist())
 
 
@@ -435,7 +451,7 @@ class WorkingCopy:
         if self.bolt is None or record.aborted:
             return None
         left = sum([tup.state == OPEN and not tup.is_tick for tup in record.tuples])
-        is_bare = not vars(self.bolt).keys() - self._local - self.bolt.transient
+        is_bare = not _attributes_of(self.bolt).keys() - self._local - self.bolt.transient
         if is_bare and self._was_bare and not left and not self.held.threads:
             return None
         self._was_bare = is_bare
@@ -455,7 +471,7 @@ class WorkingCopy:
 
     def attributes(self) -> list[Any]:
         """Return the values of the attributes that outlive the process."""
-        own = vars(self.bolt) if self.bolt is not None else {}
+        own = _attributes_of(self.bolt) if self.bolt is not None else {}
         transient = self._local.union(self.bolt.transient if self.bolt is not None else ())
         return [value for name, value in own.items() if name not in transient]
 

@@ -24,7 +24,14 @@ import pyarrow as pa
 from tiercel.acker.limits import Rate
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.schema import Field
-from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt, Bolt
+from tiercel.spark_jobs.bolts.bolt import (
+    ArrowBolt,
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    slots_of,
+)
 from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import is_system
 from tiercel.spark_jobs.bolts.windowed_bolt import AnyBolt, WindowedBolt
@@ -494,7 +501,8 @@ _NOT_WITH_TUPLES = ("__init__", "prepare", "cleanup")
 def _keeps_nothing(bolt: BasicBolt) -> bool:
     own = vars(bolt).items()
     values = [value for name, value in own if name not in bolt.transient]
-    return keeps_nothing(values) and not _assigns(type(bolt))
+    kind: Any = type(bolt)
+    return not slots_of(kind) and keeps_nothing(values) and not _assigns(kind)
 
 
 def keeps_nothing(attributes: Iterable[Any]) -> bool:

@@ -4,6 +4,7 @@ of retries.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 from typing import Any
@@ -322,6 +323,33 @@ def test_what_does_not_change_is_not_saved() -> None:
         pump.feed(["a"])
         pump.run()
     assert pump.snapshots() == []
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Slotted(Bolt):
+    """Has its attributes in ``__slots__``, and holds a tuple."""
+
+    output_fields = "word string, n long"
+    seen: list[Any] = dataclasses.field(default_factory=list)
+
+    def execute(self, tup, collector):
+        self.seen.append(tup)
+        if len(self.seen) < 3:
+            return
+        collector.emit([" ".join(one[0] for one in self.seen), len(self.seen)], self.seen)
+        for one in self.seen:
+            collector.ack(one)
+        self.seen.clear()
+
+
+def test_attributes_in_slots_outlive_the_process_too() -> None:
+    pump = pumped(Slotted())
+    for word in ("a", "b", "c"):
+        pump.feed([word])
+        out = worked(pump)
+        pump.take_over()
+    assert out == [("a b c", 3)]
+    assert len(pump.acked) == 3
 
 
 class Remembering(Bolt):
