@@ -110,6 +110,31 @@ def check_windows(topology: Topology, id_: str, spec: BoltSpec) -> None:
             f"{stream_of(spec.subscriptions[0])} and others from other streams: group all streams "
             "by equally many fields, or set keyed = False"
         )
+    if _is_keyed(bolt, spec):
+        _check_key_types(topology, id_, spec)
+
+
+def _check_key_types(topology: Topology, id_: str, spec: BoltSpec) -> None:
+    """Raise TopologyError if equal keys of two streams would have windows apart."""
+    found: dict[int, tuple[Any, str]] = {}
+    for subscription in spec.subscriptions:
+        schema = topology.spec(subscription.component).streams[subscription.stream]
+        for place, name in enumerate(_key_of(subscription)):
+            field = schema.fields[schema.position(name)]
+            said = f"{name!r} of {stream_of(subscription)}, which is {field.kind}"
+            type_, other = found.setdefault(place, (_same_keys(field.arrow), said))
+            if type_ != _same_keys(field.arrow):
+                raise TopologyError(
+                    f"bolt {id_!r} has windows by {other}, and by {said}: values of two types are "
+                    "two keys; declare the fields with one type, or set keyed = False"
+                )
+
+
+def _same_keys(type_: pa.DataType) -> Any:
+    """Return one value for all types whose equal values are one key."""
+    if pa.types.is_integer(type_):
+        return pa.types.is_integer
+    return pa.types.is_decimal if pa.types.is_decimal(type_) else type_
 
 
 def _check_key(id_: str, subscription: Subscription, columns: pa.Schema) -> None:

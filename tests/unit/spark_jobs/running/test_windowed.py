@@ -611,6 +611,30 @@ def test_windows_by_an_array_are_refused():
         builder.build()
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "fits"),
+    [
+        ("long", "int", True),
+        ("decimal(10,0)", "decimal(12,2)", True),
+        ("string", "string", True),
+        ("long", "string", False),
+        ("long", "decimal(10,0)", False),
+        ("double", "float", False),
+    ],
+)
+def test_windows_by_fields_of_two_types_are_refused(one, other, fits):
+    builder = TopologyBuilder("windows")
+    builder.set_spout("orders", Source(f"n long, at long, id {one}"))
+    builder.set_spout("payments", Source(f"n long, at long, order {other}"))
+    windows = builder.set_bolt("windows", Sums())
+    windows.fields_grouping("orders", "id").fields_grouping("payments", "order")
+    if fits:
+        builder.build()
+        return
+    with pytest.raises(TopologyError, match=r"by 'id' .*, and by 'order' .*: values of two types"):
+        builder.build()
+
+
 class Deadly(Sums):
     """Kills its process if a window has tuple 13."""
 
