@@ -386,8 +386,3 @@ def returned_to(part: int) -> int:
 def task_of(target: int) -> int:
     """Return the task of an inbox (of an extra task: its base), or the lowest task of a line."""
     return target & _TASK if is_line(target) else target % EXTRA
-
-
-def belongs_to(target: int, line: int) -> bool:
-    """Return True for a part of this line, and for the inbox of tuples returned to a part."""
-    return is_line(target) and task_of(target) in tasks_of(line)

@@ -16,7 +16,7 @@ from tests.support.presences import MemoryPresences
 from tests.support.spout_worker import SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Spout, TopologyBuilder
-from tiercel.acker.ids import belongs_to, task_of
+from tiercel.acker.ids import task_of, tasks_of
 from tiercel.acker.inbox.chunk import decode
 from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
@@ -121,7 +121,7 @@ class Drivers:
             for entry in found[:entries]:
                 chunk = decode(entry.payload)
                 target = chunk.route.target_task
-                assert target == task or belongs_to(task, target)
+                assert target == task or task_of(task) in tasks_of(target)
                 bolt = self.topology.component_of(task_of(task))
                 assert bolt in dict(self.topology.subscribers("numbers", chunk.route.stream)), (
                     "it was meant for another bolt"
