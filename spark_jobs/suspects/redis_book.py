@@ -20,8 +20,9 @@ from tiercel.spark_jobs.suspects.book import Case, Suspect, decode_suspects, enc
 log = logging.getLogger(__name__)
 
 _DOING = ":doing"
-# How long the book of a topology that no longer runs is kept.
-_KEPT = timedelta(hours=1)
+# How long the book of a topology that no longer runs is kept. It has to outlive any call of a bolt,
+# because only an attempt that begins renews this.
+_KEPT = timedelta(days=30)
 
 
 class RedisCaseBook:

@@ -1,7 +1,9 @@
 """The contract of the case book, run over both backends."""
 
 import uuid
+from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -30,6 +32,15 @@ def book(request):
 
 def token(step=1, task=0, run="run"):
     return Token(run=run, task=task, step=step)
+
+
+def test_what_was_noted_outlives_a_call_of_days(redis_url):
+    with closing(connect(redis_url)) as client:
+        book = RedisCaseBook(client, f"suspects-{uuid.uuid4().hex}")
+        book.begin(token(), Case(suspects=(SOME,)))
+        book.note(token(), SOME)
+        left_ms = client.pttl(book._key)
+        assert timedelta(days=7) < timedelta(milliseconds=left_ms) <= timedelta(days=30)
 
 
 def test_what_was_noted_last_is_found(book):
