@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import MAXYEAR, MINYEAR, datetime
+from datetime import MAXYEAR, MINYEAR, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any
 
 import pyarrow as pa
@@ -108,19 +108,19 @@ def exactly(type_: pa.DataType) -> Convert:
     """Return the conversion for a type without items and members."""
     if pa.types.is_decimal(type_):
         return _unless_none(decimal_for(type_))
+    if pa.types.is_temporal(type_):
+        return _time
     return _unless_none(_pairs) if type_ == TEXTS else None
 
 
 def exactly_items(item: pa.DataType, convert: Convert) -> Convert:
     """Return the conversion for an array of items of this type."""
     inner = _whole if pa.types.is_integer(item) else convert
-    if inner is None:
-        return None
 
-    def convert_all(values: Any) -> list[Any]:
-        if isinstance(values, Mapping):
-            raise TypeError("not an array")  # its names would be the items
-        return [inner(value) for value in values]
+    def convert_all(values: Any) -> Any:
+        if type(values) is not list and isinstance(values, (Mapping, str)):
+            raise TypeError("not an array")  # its names or characters would be the items
+        return values if inner is None else [inner(value) for value in values]
 
     return _unless_none(convert_all)
 
@@ -195,6 +195,12 @@ def _pairs(texts: Any) -> list[tuple[Any, Any]]:
     if not isinstance(texts, Mapping):
         raise TypeError("not a mapping")  # Arrow accepts pairs too, even with duplicate names
     return list(texts.items())
+
+
+def _time(value: Any) -> Any:
+    if not isinstance(value, date) and isinstance(value, Number):
+        raise TypeError("not a time")  # Arrow would take seconds for microseconds
+    return value
 
 
 def _integer(value: Any) -> Any:
