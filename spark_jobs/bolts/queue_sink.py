@@ -6,6 +6,7 @@ tuple.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
@@ -16,7 +17,12 @@ from tiercel.queues.broker.declare import (
     declare_queue,
     find_exchange,
 )
-from tiercel.queues.errors import BadPropertyError, BrokerUnavailableError, QueuesError
+from tiercel.queues.errors import (
+    BadPropertyError,
+    BrokerFailedError,
+    BrokerUnavailableError,
+    QueuesError,
+)
 from tiercel.queues.message.writing import WRITTEN, OutgoingMessage, write_properties
 from tiercel.queues.nouns import did_you_mean
 from tiercel.queues.publishing.publisher import Publisher
@@ -30,6 +36,8 @@ from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.tracing.process import of_this_process
 
 _LONGEST_PATIENCE_S = 24 * 3600
+# Seconds between two calls that restart the timeouts of waiting tuples.
+_SAY_S = 1.0
 # AMQP's limit; a queue's name must leave room for the dead-letter queue's suffix.
 _NAME_BYTES = 255
 _QUEUE = "name of a queue"
@@ -183,9 +191,10 @@ class QueueSink(Bolt):
     reason, when the message is returned (no such queue, or an exchange that routes it to no queue)
     or refused (queue full, message too large), or if the broker does not answer for
     ``patience_secs``. During a memory or disk alarm of the broker the task waits, however long. It
-    resets the timeouts of its tuples while it waits. So a message is in its queue at least once: it
-    may be published again when another part of its tree fails. One tuple's failure does not affect
-    the others. The messages of a step are published together, in order.
+    resets the timeouts of its tuples while it waits, and while it declares many queues. So a
+    message is in its queue at least once: it may be published again when another part of its tree
+    fails. One tuple's failure does not affect the others. The messages of a step are published
+    together, in order.
     """
 
     transient = frozenset({"_amqp_url", "_around", "_known"})
@@ -319,7 +328,7 @@ class QueueSink(Bolt):
         if self._publisher is None:
             raise TopologyError("QueueSink was not prepared")
         places = [_place_of(message) for message in messages]
-        refused = self._look_after(set(places))
+        refused = self._look_after(set(places), on_wait)
         fates = iter(
             self._publisher.publish_each(
                 [
@@ -332,16 +341,23 @@ class QueueSink(Bolt):
         )
         return [refused[place] if place in refused else next(fates) for place in places]
 
-    def _look_after(self, places: set[Place]) -> dict[Place, QueuesError]:
+    def _look_after(
+        self, places: set[Place], on_wait: Callable[[bool], None]
+    ) -> dict[Place, QueuesError]:
         """Declare queues and exchanges that are not known to exist, or check them: publishing to a
         missing exchange closes the channel, and with it all publications on their way.
 
-        Returns an error for each place that does not exist.
+        A thousand new queues take half a minute. Returns an error for each place that does not
+        exist.
         """
         refused: dict[Place, QueuesError] = {}
         away: BrokerUnavailableError | None = None
+        said = time.monotonic()
         for place in sorted(places - self._known):
             exchange, queue = place
+            if time.monotonic() - said >= _SAY_S:
+                on_wait(False)
+                said = time.monotonic()
             try:
                 if away is not None:
                     # The full wait for the broker is over: do not wait again.
@@ -356,6 +372,9 @@ class QueueSink(Bolt):
                     # Each client of a service may have its own queue.
                     continue
                 self._known.add(place)
+            except BrokerFailedError as error:
+                # RabbitMQ fails at this name alone, such as a forged address of a direct reply.
+                refused[place] = error
             except BrokerUnavailableError as error:
                 refused[place] = away = error
             except QueuesError as error:

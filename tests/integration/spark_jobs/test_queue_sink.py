@@ -5,6 +5,7 @@ reason.
 from __future__ import annotations
 
 import json
+import time
 from threading import Timer
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from tiercel import BasicBolt, QueueSink, TopologyBuilder, TopologyError, field
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import AddressError
 from tiercel.queues.publishing.publisher import Publisher
+from tiercel.spark_jobs.bolts import queue_sink
 from tiercel.spark_jobs.emitting.record import OutputRecorder
 from tiercel.testing import FeederSpout
 from tiercel.workers.driver.process import Driver, sinks_of
@@ -108,6 +110,7 @@ def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, q
         (["orders\n", "x"], "no name of a queue: use 1 to 250 bytes without line breaks"),
         ([None, "x"], "field 'to' holds None, which is no name of a queue"),
         (["amq.reserved", "x"], "may not do this"),
+        (["amq.rabbitmq.reply-to.forged", "x"], "INTERNAL_ERROR"),
         (["out", None], "a body is a string or bytes, not the NoneType None"),
         (
             ["out", "x" * (16 * 1024 * 1024 + 1)],
@@ -209,6 +212,25 @@ def test_an_alarm_of_the_broker_is_waited_out_while_timeouts_begin_anew(rabbitmq
         [error] = running.cluster._engine.metrics.errors()
         assert "takes no messages now (memory or disk alarm)" in error.message
     assert bodies(broker.url, queue) == [b"a", b"b", b"c"]
+
+
+def test_many_new_queues_are_declared_while_timeouts_begin_anew(amqp_url, queue, monkeypatch):
+    def slowly(*given):
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 0.4)
+        return declare_queue(*given)
+
+    monkeypatch.setattr(queue_sink, "declare_queue", slowly)
+    resets = []
+    with (
+        patch.object(OutputRecorder, "reset_timeout", lambda _, tup: resets.append(tup["body"])),
+        SinkStage(
+            QueueSink(field("to"), body=field("body")), amqp_url, fields="to string, body string"
+        ) as running,
+    ):
+        running.publish(*([f"{queue}-{number}", f"{number}"] for number in range(6)))
+        assert (running.acked, running.failed) == (list(range(6)), {})
+    assert set(resets) == set("012345")
 
 
 def test_a_reason_is_reported_once_for_all_tuples_of_a_step(amqp_url, queue):
