@@ -103,6 +103,12 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
     ),
 )
 
+# Refusals of access that no permission ends, by RabbitMQ's words.
+_REFUSALS = (
+    ("in exclusive use", "another client consumes it with exclusive set: end that client"),
+    ("reserved prefix", "names that begin with amq. are RabbitMQ's own: choose another name"),
+)
+
 _SAID = re.compile(r"ConnectionClosedByBroker: \((\d+)\) (.*)")
 
 _PIKA_ERRORS = (amqp.AMQPError, AMQPConnectorException, OSError)
@@ -199,9 +205,9 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
         make = BrokerFailedError if code == _INTERNAL_ERROR else BrokerUnavailableError
         return make(f"RabbitMQ at {address} closed the connection: {_line(text)}")
     if code == _ACCESS_REFUSED:
+        todo = next((todo for said, todo in _REFUSALS if said in text), "grant the permission")
         return AccessRefusedError(
-            f"user {address.user!r} may not do this on {address}: {_line(text)}; grant "
-            "the permission"
+            f"user {address.user!r} may not do this on {address}: {_line(text)}; {todo}"
         )
     return BrokerRefusedError(f"RabbitMQ at {address} refused: {_line(text)}")
 

@@ -59,6 +59,18 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
             "permission",
         ),
         (
+            amqp.ChannelClosedByBroker(403, "ACCESS_REFUSED - queue 'q' in exclusive use"),
+            AccessRefusedError,
+            "exclusive use; another client consumes it with exclusive set: end that client",
+        ),
+        (
+            amqp.ChannelClosedByBroker(
+                403, "ACCESS_REFUSED - queue name 'amq.q' contains reserved prefix 'amq.*'"
+            ),
+            AccessRefusedError,
+            "names that begin with amq. are RabbitMQ's own: choose another name",
+        ),
+        (
             amqp.ChannelClosedByBroker(404, "NOT_FOUND - no queue 'q'"),
             QueueMissingError,
             "no queue 'q'",
