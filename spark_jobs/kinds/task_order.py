@@ -149,11 +149,8 @@ class TaskOrder:
         taken: set[bytes] = set()
         shares = []
         for entry in backlog:
-            rows = [
-                row
-                for row, key in self._rows_of(Share(entry, entry.rows))
-                if self._may_go(entry, row, key, taken)
-            ]
+            keyed = self._rows_of(Share(entry, entry.rows))
+            rows = [row for row, key in keyed if self._may_go(entry, row, key, taken)]
             if rows:
                 shares.append(Share(entry, np.array(rows)))
         return shares
@@ -552,31 +549,31 @@ class OrderGate:
         self._passed.clear()
 
     def may_begin(self, call: Call) -> bool:
-        key = self._order.key(call.tup)
+        key = self._key(call)
         if key is None:
             return True
         free = key not in self.busy and key not in self._passed
         return free and self._order.comes_next(key, call)
 
     def began(self, call: Call) -> None:
-        if (key := self._order.key(call.tup)) is not None:
+        if (key := self._key(call)) is not None:
             self.busy.add(key)
 
     def passed_over(self, call: Call) -> None:
-        key = self._order.key(call.tup)
+        key = self._key(call)
         # If the key awaits a failed tuple, that tuple may be behind this one and comes first.
         if key is not None and not self._order.awaits(key):
             self._passed.add(key)
 
     def over(self, call: Call) -> None:
         """Note the end of a call. Its key stays busy, as its outcome is open until the commit."""
-        if (key := self._order.key(call.tup)) is not None:
+        if (key := self._key(call)) is not None:
             self._over.append(key)
 
     def comes_first(self, call: Call) -> bool:
         """Return True if other tuples wait for this one."""
         order = self._order
-        key = order.key(call.tup)
+        key = self._key(call)
         return key is not None and order.awaits(key) and order.comes_next(key, call)
 
     def in_turn(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
@@ -585,11 +582,16 @@ class OrderGate:
         chosen: list[Call] = []
         others: list[Call] = []
         for call in calls:
-            key = self._order.key(call.tup)
+            key = self._key(call)
             may = key is None or (key not in keys and self._order.comes_next(key, call))
             (chosen if may else others).append(call)
             keys |= set() if key is None else {key}
         return chosen, others
+
+    def _key(self, call: Call) -> bytes | None:
+        """Return the key of a tuple, computed once: it may have to wait for many others."""
+        call.key = call.key or self._order.key(call.tup)
+        return call.key
 
     def left(self) -> None:
         """Free the keys of ended calls: their step is committed."""

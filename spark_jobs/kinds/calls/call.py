@@ -40,6 +40,8 @@ class Call:
     position: str | None = None
     # Number in the order of arrival, from 1. The flight assigns it.
     number: int = 0
+    # Its key, once the gate of a bolt with an order has computed it.
+    key: bytes | None = None
     emissions: list[CallEmission] = field(default_factory=list)
     # Errors that the bolt reported; they have no effect on the tuple.
     reports: list[BaseException | str] = field(default_factory=list)

@@ -1,9 +1,9 @@
 """The flight of one bolt task: its waiting tuples, running calls and ended calls.
 
 A ``FlightGate`` may hold a tuple back although a place is free. The flight asks the gate about the
-waiting tuples, in the order of arrival, whenever a call ends, tuples arrive, or ``next_at`` is
-reached. A tuple that is held back takes no place, and the flight still asks about the tuples behind
-it. Ticks bypass the gate.
+waiting tuples, in the order of arrival, whenever ended calls were handed out, tuples arrive, or
+``next_at`` is reached. A tuple that is held back takes no place, and the flight still asks about
+the tuples behind it. Ticks bypass the gate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from tiercel.acker.inbox.chunk import PARCEL_BYTES
 from tiercel.spark_jobs.kinds.calls.call import Call, Caller, Execute
 
-# The number is bounded because the flight asks the gate about each tuple whenever a call ends.
+# The number is bounded because the flight asks the gate about each tuple whenever calls have ended.
 MOST_HELD_BACK = 2_000
 _IMPATIENT_S = 1.0
 
@@ -37,6 +37,8 @@ class Flight:
         self._numbers = 0
         # Number of waiting tuples that the gate holds back.
         self.held_back = 0
+        # The gate's ``next_at`` when it was asked.
+        self._again_at: float | None = None
         self.changed = threading.Event()
 
     @property
@@ -101,12 +103,18 @@ class Flight:
     def start(self, execute: Execute) -> None:
         """Begin the calls that have a place and pass the gate."""
         room = self._places - self.under_way
-        if room <= 0 or not self._waiting:
+        if room <= 0 or not self._waiting or self._knows_answers:
             return
         beginning = self._beginning(room)
         if beginning:
             self._begun += len(beginning)
             self._caller.start(execute, beginning, self._end)
+
+    @property
+    def _knows_answers(self) -> bool:
+        """True if the gate holds back all waiting tuples, and would answer the same now."""
+        at = self._again_at
+        return self.queued <= 0 and (at is None or self._caller.time() < at)
 
     def pause(self, seconds: float) -> None:
         """Wait until a call ends or the task is woken, for at most ``seconds``."""
@@ -128,7 +136,8 @@ class Flight:
             calls.append(self._ended.popleft())
             size += calls[-1].size
         self._begun -= len(calls)
-        if self._gate is not None:
+        if self._gate is not None and calls:
+            self.ask_again()
             for call in calls:
                 if not call.tup.is_tick:
                     self._gate.over(call)
@@ -166,6 +175,7 @@ class Flight:
                 passed_over.append(call)
         self._waiting.extendleft(reversed(passed_over))
         self.held_back = len(passed_over)
+        self._again_at = self.next_at if passed_over else None
         return beginning
 
     def _end(self, call: Call) -> None:

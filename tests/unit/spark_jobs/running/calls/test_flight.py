@@ -21,11 +21,12 @@ class ByHand:
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
+        self.now = 0.0
         self._ended: Callable[[Call], None] = lambda call: None
         self._calls: dict[Any, Call] = {}
 
     def time(self) -> float:
-        return 0.0
+        return self.now
 
     def recorder(self, call: Call | None) -> Any:
         raise NotImplementedError
@@ -155,11 +156,31 @@ def test_a_gate_holds_back_what_it_must_and_the_others_go_on() -> None:
     assert gate.looked == [[0, 1, 2, 3, 4, 5], [1, 3, 5], [1, 3, 5], [1, 3]]
 
 
+def test_a_gate_is_not_asked_again_before_something_has_changed() -> None:
+    """Each question about 2,000 tuples that wait for their key takes some milliseconds."""
+    gate = OneOfAKey()
+    flight, caller = flight_of("aaab", 3, gate)
+    for _ in range(3):
+        flight.start(execute)
+    caller.end(3)
+    flight.start(execute)
+    assert gate.looked == [[0, 1, 2, 3]]
+    assert rows_of(flight.take_ended()) == [3]
+    flight.start(execute)
+    flight.add(Call(tup=Tuple(["c"], ORIGIN, 4)))
+    flight.start(execute)
+    flight.ask_again()
+    flight.start(execute)
+    assert gate.looked[1:] == [[1, 2], [1, 2, 4], [1, 2]]
+    assert caller.begun == [0, 3, 4]
+
+
 def test_a_gate_is_asked_again_at_its_time() -> None:
     closed = Closed(7.0)
     flight, caller = flight_of("ab", 3, closed)
     flight.start(execute)
     assert (caller.begun, flight.next_at, flight.stands_still) == ([], 7.0, True)
+    caller.now = 7.0
     closed.next_at = None
     flight.start(execute)
     assert (caller.begun, flight.next_at) == ([0, 1], None)
