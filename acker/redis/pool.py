@@ -46,6 +46,7 @@ _AFTER_PLACE = re.compile(r"[/?#]")
 _BETWEEN_URLS = re.compile(r",(?=\s*(?:[a-z][a-z0-9+.-]*://|$))", re.IGNORECASE)
 # Commands of this size together are copied into one piece: one write takes less time than several.
 _ONE_PIECE_BYTES = 64 * 1024
+_NO_LIMIT = 2**31
 _SENTINEL_PORT = 26379
 _PORT = 6379
 # Options that would change how tiercel reads replies or retries, or that no text can give.
@@ -206,6 +207,14 @@ def _malformed(form: Form) -> RedisRefusedError:
 
 class Pool(redis.ConnectionPool):
     """Connections to one server. Thread-safe, and safe to make before a fork."""
+
+    def __init__(self, *, max_connections: int | None = None, **options: Any) -> None:
+        """``max_connections``: that of the URL; by default there is no limit.
+
+        redis-py's default is 100 from version 8 on, and each bolt task of a process waits for
+        tuples on a connection of its own.
+        """
+        super().__init__(max_connections=max_connections or _NO_LIMIT, **options)
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """Send the commands in one write; return their replies, including ResponseErrors.
@@ -400,7 +409,12 @@ def following_pool(like: Pool, address: RedisAddress, key: str) -> Pool:
     following = (
         _FollowingSSLConnection if issubclass(kind, redis.SSLConnection) else _FollowingConnection
     )
-    return Pool(connection_class=following, finder=Finder(address.hosts, ask), **options)
+    return Pool(
+        connection_class=following,
+        max_connections=like.max_connections,
+        finder=Finder(address.hosts, ask),
+        **options,
+    )
 
 
 def _sentinel(

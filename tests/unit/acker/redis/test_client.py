@@ -127,3 +127,23 @@ def test_each_command_of_the_scripts_is_one_that_a_user_s_rights_are_checked_for
     }
     assert len(called) > 20
     assert called <= {call.split()[0] for call in CALLS}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:1/0",
+        "redis+sentinel://127.0.0.1:1/mymaster/0",
+        "redis+cluster://127.0.0.1:1",
+    ],
+)
+def test_a_process_may_have_a_thousand_tasks_that_wait_at_one_server(url):
+    """Each waits on a connection of its own; redis-py 8 has a limit of 100 by default."""
+    pool = connect(url, "{a}").connection_pool
+    for _ in range(1_000):
+        pool.make_connection()
+    named = connect(f"{url}?max_connections=2", "{a}").connection_pool
+    named.make_connection()
+    named.make_connection()
+    with pytest.raises(exceptions.MaxConnectionsError):
+        named.make_connection()
