@@ -432,17 +432,23 @@ def _given(bolt: BatchBolt, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
     return overrides.get("size", bolt.size), overrides.get("wait_ms", bolt.wait_ms)
 
 
+# Number of bolts that a task may execute beside its own. Each task makes a copy of each as it
+# starts: without a limit, the tasks of 200 bolts in a row do not start within a minute.
+LONGEST_ROW = 16
+
+
 def chain_of(topology: Topology, component: str) -> tuple[str, ...]:
     """Return the bolts in a row behind a bolt whose tuples its tasks may execute in their own
     steps; empty if there are none.
 
     Each is a plain ``BasicBolt`` with one subscription, shuffled from the bolt before it, which has
     the same parallelism. Of several such bolts behind one bolt, the first one continues the row.
+    A row ends after ``LONGEST_ROW`` bolts: each task has a copy of every bolt in its row.
     """
     row: list[str] = []
     last = component
     if topology.config.chaining and _may_chain(topology, last):
-        while (following := _next_in_row(topology, last)) is not None:
+        while len(row) < LONGEST_ROW and (following := _next_in_row(topology, last)) is not None:
             row.append(following)
             last = following
     return tuple(row)

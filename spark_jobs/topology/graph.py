@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
@@ -117,10 +118,11 @@ class Topology:
     def component_of(self, task_id: int) -> str:
         """Return the component of a task, also of an extra one; raises KeyError."""
         base = task_of(task_id)
-        for component in (*self.spouts, *self.bolts):
-            if base in self.task_ids(component):
-                return component
-        raise KeyError(task_id)
+        at = bisect_right(list(self._first_task.values()), base) - 1
+        component = list(self._first_task)[at]
+        if at < 0 or base not in self.task_ids(component):
+            raise KeyError(task_id)
+        return component
 
     def context_of(self, task_id: int) -> TopologyContext:
         """Return the context of a task."""
@@ -272,23 +274,17 @@ class Topology:
         """Return the settings of a component: the topology's, overridden by its own."""
         return self.config.override(self.spec(component).overrides)
 
-    @cached_property
-    def next_bolts(self) -> Mapping[str, AbstractSet[str]]:
-        """The bolts that subscribe to each component."""
-        found: dict[str, set[str]] = {name: set() for name in (*self.spouts, *self.bolts)}
-        for bolt, spec in self.bolts.items():
-            for subscription in spec.subscriptions:
-                found[subscription.component].add(bolt)
-        return found
-
     def subscribers(self, component: str, stream: str) -> list[tuple[str, Subscription]]:
         """Return the bolts that receive a stream, with their subscriptions to it."""
-        return [
-            (bolt, subscription)
-            for bolt, spec in self.bolts.items()
-            for subscription in spec.subscriptions
-            if (subscription.component, subscription.stream) == (component, stream)
-        ]
+        return self._subscribers.get((component, stream), [])
+
+    @cached_property
+    def _subscribers(self) -> dict[tuple[str, str], list[tuple[str, Subscription]]]:
+        found: dict[tuple[str, str], list[tuple[str, Subscription]]] = {}
+        for bolt, spec in self.bolts.items():
+            for each in spec.subscriptions:
+                found.setdefault((each.component, each.stream), []).append((bolt, each))
+        return found
 
 
 def shape_of(topology: Topology) -> str:
@@ -407,7 +403,12 @@ def reach(topology: Topology, component: str) -> frozenset[str]:
     found = {component}
     left: Sequence[str] = [component]
     while left:
-        further = {bolt for one in left for bolt in topology.next_bolts[one]}
+        further = {
+            bolt
+            for one in left
+            for stream in topology.spec(one).streams
+            for bolt, _ in topology.subscribers(one, stream)
+        }
         left = sorted(further - found)
         found |= further
     return frozenset(found)
