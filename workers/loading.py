@@ -45,6 +45,7 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
             f"{name!r} does not name a topology: write MODULE:ATTRIBUTE, such as "
             "tiercel.examples.word_count:topology"
         )
+    _refuse_hiding()
     found = _attribute(_import(parts["module"]), parts["attribute"], name)
     if callable(found) and not isinstance(found, Topology):
         found = _call(found, name)
@@ -136,6 +137,27 @@ def _refuse_file(name: str) -> None:
         return
     where = "" if len(parts) > 1 or inside.parent == here else f", in {inside.parent}"
     raise UsageError(f"{name!r} is a file, not a module: write {module}:{attribute}{where}")
+
+
+def _refuse_hiding() -> None:
+    """Raise UsageError if a file in the current folder hides one of Python's own modules that
+    tiercel has imported.
+
+    The folder comes first in the path of the processes that a run starts.
+    """
+    here = Path.cwd()
+    for module in sorted(sys.stdlib_module_names.intersection(sys.modules, _modules_here())):
+        spec = sys.modules[module].__spec__
+        # Modules within Python's program cannot be hidden.
+        if spec is None or not spec.has_location:
+            continue
+        # If it was imported from here, it has done no harm.
+        if Path(spec.origin or "").parent not in (here, here / module):
+            path = here / f"{module}.py"
+            raise UsageError(
+                f"{path.name if path.exists() else module} in {here} hides Python's own module "
+                f"{module!r}, without which nothing starts: rename it"
+            )
 
 
 def _modules_here() -> list[str]:

@@ -39,6 +39,32 @@ def test_a_factory_in_a_module_of_the_current_folder_is_called(module) -> None:
     assert isinstance(load_topology(f"{module(BUILD)}:topology"), Topology)
 
 
+@pytest.mark.parametrize("file", ["queue.py", "email/__init__.py"])
+def test_a_file_that_hides_a_module_of_python_is_named(module, file) -> None:
+    """Its name is fine for this process, but not for those that it starts."""
+    name = module(BUILD)
+    path = Path(file)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(BUILD)
+    hidden = file.partition("/")[0].removesuffix(".py")
+    for named in (name, hidden):
+        with pytest.raises(UsageError, match=f" hides Python's own module '{hidden}'.* rename it"):
+            load_topology(f"{named}:topology")
+    path.rename(path.with_name("not_hidden.py"))
+    assert isinstance(load_topology(f"{name}:topology"), Topology)
+
+
+@pytest.mark.parametrize("name", ["wave", "time", "os"])
+def test_a_file_that_hides_no_module_which_tiercel_uses_is_fine(module, name, monkeypatch) -> None:
+    """Python has time and os within its program, and finds them first."""
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    Path(f"{name}.py").write_text("")
+    named = f"{module(f'import {name}{chr(10)}{BUILD}')}:topology"
+    assert isinstance(load_topology(named), Topology)
+    assert isinstance(load_topology(named), Topology)
+    sys.modules.pop("wave", None)
+
+
 def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
     assert isinstance(load_topology(f"{module(BUILD)}:ready"), Topology)
 
