@@ -6,10 +6,13 @@ are slow to import, and neither ``tiercel --help`` nor most commands need them.
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
 from typing import Annotated, Any
 
@@ -30,6 +33,8 @@ from tiercel.workers.terminal import say
 EXPECTED = (WorkersError, ServiceError, AckerError, QueuesError, SparkJobsError)
 
 USAGE = 2
+# A full disk or quota, and a disk that nothing may be written to.
+_NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # Maps each file in this folder to its commands, with the first line of their help.
 COMMANDS = {
     "first_look": {
@@ -157,7 +162,8 @@ def main() -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn expected errors of a command into one line, ``tiercel: …``, and exit code 2.
+    """Turn expected errors of a command into one line, ``tiercel: …``, and exit code 2; a full disk
+    too, with exit code 1, because it may have room at the next start.
 
     Works as a decorator too.
     """
@@ -167,3 +173,15 @@ def one_line_errors() -> Iterator[None]:
         message = str(error) or type(error).__doc__ or type(error).__name__
         say(f"tiercel: {redact(message)}", err=True)
         raise SystemExit(USAGE) from None
+    except OSError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        # What stdout still holds cannot be written either: Python would try again as it ends.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        place = f" ({error.filename})" if error.filename else ""
+        say(
+            f"tiercel: cannot write{place}: {error.strerror}; make room, or write elsewhere",
+            err=True,
+        )
+        raise SystemExit(1) from None

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tiercel.acker.errors import RedisRefusedError
@@ -29,6 +34,30 @@ def test_an_expected_error_is_one_line_without_a_traceback_or_a_password(
         raise error("no login at amqp://guest:s3cret@rabbit")
     assert exit_.value.code == 2
     assert capsys.readouterr().err == "tiercel: no login at amqp://guest:***@rabbit\n"
+
+
+@pytest.mark.parametrize("command", [["--help"], ["new", "--help"]])
+def test_a_full_disk_behind_stdout_is_one_line(command) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tiercel", *command],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert ended.stderr == (
+        "tiercel: cannot write: No space left on device; make room, or write elsewhere\n"
+    )
+    assert ended.returncode == 1
+
+
+def test_a_disk_that_cannot_be_written_to_is_one_line_with_the_file(capsys) -> None:
+    with pytest.raises(SystemExit) as exit_, one_line_errors():
+        raise OSError(errno.EROFS, "Read-only file system", "run-demo.json")
+    assert exit_.value.code == 1
+    assert capsys.readouterr().err.startswith(
+        "tiercel: cannot write (run-demo.json): Read-only file system; "
+    )
+    with pytest.raises(FileNotFoundError), one_line_errors():
+        raise FileNotFoundError(errno.ENOENT, "a bug")
 
 
 def test_an_unexpected_error_keeps_its_traceback() -> None:
