@@ -51,6 +51,7 @@ from tiercel.queues.broker.management import (
     delays_end,
     look_at_interface,
     losses,
+    policy_limit,
     policy_timeout,
     read_policies,
 )
@@ -409,9 +410,11 @@ def _check_queue(broker: _CheckedBroker, queue: WorkQueue) -> Iterator[CheckResu
     if why:
         yield (_warning if queue.declare else _ok)(subject, f"is used as it is: {why}")
     policy = policy_timeout(queue.name, broker.policies)
+    arguments = declared.arguments or {}
     faults = [
-        losses(queue.name, declared.arguments or {}, broker.policies),
+        losses(queue.name, arguments, broker.policies),
         losses(queue.dead, {}, broker.policies),
+        policy_limit(queue.name, declared.limit, arguments, broker.policies)[1],
         short_timeout(declared.consumer_timeout, queue, policy),
         delays_end(broker.policies, queue.name),
     ]

@@ -17,7 +17,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from hashlib import blake2b
@@ -29,6 +29,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import AUTO_DELETE, DURABLE, TYPE
 from tiercel.queues.errors import AddressError
 from tiercel.queues.limits import HELD_LATER_S
+from tiercel.queues.retry import BrokerLimit
 
 _SHORTEST_MS = 100
 _NAME_BYTES = 255
@@ -442,3 +443,25 @@ def policy_timeout(queue: str, policies: Policies) -> timedelta:
     """Return the consumer timeout that a policy sets for a queue; 0: none does."""
     rule = policies.rule(queue, "consumer-timeout")
     return timedelta(milliseconds=0 if rule is None else rule.value)
+
+
+def policy_limit(
+    name: str, limit: BrokerLimit, arguments: Mapping[str, Any], policies: Policies
+) -> tuple[BrokerLimit, str]:
+    """Return the limit of a queue under the policies, and one line about one that lowers it, with
+    advice; empty: none does.
+    """
+    rule = policies.rule(name, "delivery-limit")
+    own = math.inf if limit.returns is None else limit.returns
+    lower = rule if rule is not None and limit.counts and 0 <= rule.value < own else None
+    returns = limit.returns if lower is None else lower.value
+    key = "dead-letter-exchange"
+    kept = arguments.get(f"x-{key}") is not None or policies.rule(name, key) is not None
+    found = replace(limit, returns=returns, deletes=returns is not None and not kept)
+    if lower is None or found.returns_are_free:
+        return found, ""
+    return found, (
+        f"RabbitMQ {'deletes' if found.deletes else 'dead-letters'} messages of {name} that come "
+        f"back more than {returns} times, for lost connections too: leave the queue out of the "
+        f"pattern of policy {lower.policy!r}, or remove its delivery-limit"
+    )

@@ -23,6 +23,7 @@ from tiercel.queues.broker.management import (
     Policies,
     delays_end,
     losses,
+    policy_limit,
     policy_timeout,
     read_policies,
 )
@@ -217,15 +218,21 @@ class Consumer:
                 connection, self._address, self._settings.queue, management_url
             )
         self._retry = NO_WAIT if declared.delays_retries else self._settings.queue.retry
-        self._limit = declared.limit
         self._arguments = declared.consumer_timeout.arguments
-        if self._policies is None:
-            self._policies = read_policies(management_url, self._address)
-            self._warn(declared, self._policies)
+        is_first, policies = self._policies is None, self._policies
+        self._policies = policies = policies or read_policies(management_url, self._address)
+        name, arguments = self._settings.queue.name, declared.arguments or {}
+        self._limit, lowered = policy_limit(name, declared.limit, arguments, policies)
+        if is_first:
+            self._warn(declared, policies, lowered)
 
-    def _warn(self, declared: Declared, policies: Policies) -> None:
+    def _warn(self, declared: Declared, policies: Policies, lowered: str) -> None:
         """Warn once if RabbitMQ may delete messages, or takes them back too early."""
         queue = self._settings.queue
+        if lowered:
+            log.warning(
+                "%s", lowered, extra={"event": "delivery_limit_lowered", "queue": queue.name}
+            )
         for name, arguments in ((queue.name, declared.arguments or {}), (queue.dead, {})):
             if lost := losses(name, arguments, policies):
                 log.warning("%s", lost, extra={"event": "queue_may_lose", "queue": name})

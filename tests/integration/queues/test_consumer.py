@@ -13,6 +13,7 @@ from tests.support.broker import (
     plain_channel,
     put,
     ready,
+    set_policy,
     take_all,
     unique,
     version,
@@ -277,6 +278,25 @@ def test_a_full_dead_letter_queue_takes_each_message_once_with_its_sender(amqp_u
     assert {headers.get("x-tiercel-user") for _, headers in letters} == {user}
     refusals = [each for each in caplog.records if "did not take it" in each.getMessage()]
     assert [each.levelname for each in refusals if each.levelno > logging.DEBUG] == ["WARNING"]
+
+
+def test_under_a_policy_with_a_delivery_limit_the_last_failure_gives_the_reason(
+    shared_rabbitmq, amqp_url, management_url, caplog
+):
+    queue = filled(amqp_url, b"bad")
+    set_policy(shared_rabbitmq, queue.name, f"^{queue.name}$", {"delivery-limit": 3})
+    failures = 0
+    with Desk(amqp_url, queue.name, management_url=management_url) as desk:
+        while not desk.counts["dead_lettered"]:
+            for delivery in desk.consumer.get(10):
+                failures += 1
+                desk.consumer.fail(delivery.epoch, delivery.tag, "it is bad")
+            time.sleep(0.01)
+    [(body, headers)] = take_all(amqp_url, queue.dead)
+    assert (body, failures) == (b"bad", 4)
+    assert headers["x-tiercel-reason"] == "delivered 4 times, failed at last: it is bad"
+    [said] = [each for each in caplog.messages if "come back more than 3 times" in each]
+    assert f"pattern of policy {queue.name!r}" in said
 
 
 def test_who_may_not_configure_dead_letters_into_the_queue_that_exists(shared_rabbitmq):

@@ -266,6 +266,14 @@ def test_a_delivery_limit_that_deletes(checked, name, amqp_url):
     the(checked(), "warning", f"queue {name}", "after 5 deliveries", "no dead-letter exchange")
 
 
+def test_a_policy_with_a_delivery_limit(checked, name, amqp_url, shared_rabbitmq):
+    set_policy(shared_rabbitmq, name, f"^{name}$", {"delivery-limit": 3})
+    said = [said for _, _, said in checked()]
+    assert any("dead-letters messages of" in each and f"policy {name!r}" in each for each in said)
+    declare_queue(amqp_url, WorkQueue(name=name))
+    the(checked(), "warning", f"queue {name}", "come back more than 3 times", f"policy {name!r}")
+
+
 def test_a_length_limit_without_a_dead_letter_exchange(checked, name, amqp_url, shared_rabbitmq):
     arguments = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
     with plain_channel(amqp_url) as channel:
