@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 _REPORT_S = 0.25
 # Longest wait for the I/O thread to take a call: while it connects it takes none.
 _SAID_S = 0.5
+# AMQP allows 255; the number of the channel and of the consumer follow.
+_TAG_BYTES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +262,7 @@ class Consumer:
         queue = self._settings.queue
         settings = EpochSettings(
             queue=queue.name,
-            tag=self._settings.name.replace(" ", "."),
+            tag=self._settings.name.replace(" ", ".").encode()[:_TAG_BYTES].decode(errors="ignore"),
             link=self._link,
             retry=self._retry,
             delivery_limit=queue.delivery_limit,

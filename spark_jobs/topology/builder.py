@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, get_args
 
+from tiercel.acker.ids import EXTRA
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import did_you_mean, kind_of, refuse_typos
 from tiercel.queues.spout import Spout
@@ -112,13 +114,17 @@ class BoltDeclarer:
         self, component: str, grouping: groupings.CustomGrouping, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
         """Send each tuple to the tasks that ``grouping`` chooses; see ``CustomGrouping``."""
-        if not isinstance(grouping, groupings.CustomGrouping):
+        if isinstance(grouping, type) or not isinstance(grouping, groupings.CustomGrouping):
             raise TopologyError(
                 f"{grouping!r:.60} is not a grouping: give an object with prepare and choose_tasks"
             )
         return self._subscribe(component, stream, groupings.Custom(grouping))
 
     def _subscribe(self, component: str, stream: str, grouping: groupings.Grouping) -> BoltDeclarer:
+        if not isinstance(component, str):
+            raise TopologyError(
+                f"a grouping needs the id of a component, such as 'orders', not {component!r:.60}"
+            )
         self._declared.subscriptions.append(
             Subscription(component=component, stream=stream, grouping=grouping)
         )
@@ -175,6 +181,7 @@ class TopologyBuilder:
                 "WindowedBolt or ArrowBolt"
             )
         check_methods(id_, bolt)
+        _names(id_, bolt, "transient")
         self._bolts[id_] = self._declare(id_, bolt, parallelism, config)
         return BoltDeclarer(self._bolts[id_])
 
@@ -221,9 +228,10 @@ class TopologyBuilder:
             raise TopologyError(f"the id {id_!r} is reserved: do not begin it with two underscores")
         if id_ in self._spouts or id_ in self._bolts:
             raise TopologyError(f"there are two components {id_!r}: give each its own id")
-        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
+        if type(parallelism) is not int or not 1 <= parallelism < EXTRA:
             raise TopologyError(
                 f"{id_!r} has parallelism {parallelism!r}: it must be a number of tasks, at least 1"
+                f" and less than {EXTRA:,}"
             )
         overrides = {} if config is None else config
         try:
@@ -368,7 +376,13 @@ def _check_arguments(id_: str, method: Callable[..., object], name: str) -> None
 
 
 def streams_of(id_: str, component: Any) -> dict[str, Schema]:
-    declared = dict(component.output_streams)
+    given = component.output_streams
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise TopologyError(
+            f"output_streams of {id_!r} must map names of streams to Spark DDL, such as "
+            f'{{"large": "order string"}}, and is {given!r:.60}'
+        )
+    declared = dict(given)
     if component.output_fields:
         if DEFAULT_STREAM in declared:
             raise TopologyError(
@@ -385,13 +399,26 @@ def streams_of(id_: str, component: Any) -> dict[str, Schema]:
 
 
 def direct_of(id_: str, component: Any) -> frozenset[str]:
-    direct = frozenset(getattr(component, "direct_streams", ()))
+    direct = frozenset(_names(id_, component, "direct_streams"))
     unknown = direct - streams_of(id_, component).keys()
     if unknown:
         raise TopologyError(
             f"direct stream {min(unknown)!r} of {id_!r} has no fields: declare it in output_streams"
         )
     return direct
+
+
+def _names(id_: str, component: Any, attribute: str) -> AbstractSet[str]:
+    """Return the names in a set that a component declares; raises TopologyError for another type:
+    a text would count as the set of its letters.
+    """
+    given: object = getattr(component, attribute, frozenset())
+    if not isinstance(given, AbstractSet) or not all(isinstance(name, str) for name in given):
+        raise TopologyError(
+            f'{attribute} of {id_!r} must be a set of names, such as {{"name"}}, and is '
+            f"{given!r:.60}"
+        )
+    return given
 
 
 def check_subscriptions(topology: Topology, id_: str, spec: BoltSpec) -> None:

@@ -147,8 +147,9 @@ class Desk:
     """A consumer, with a record of all that it reports."""
 
     def __init__(
-        self, amqp_url, queue, *, prefetch=100, bytes_held=2**28, management_url=None, **settings
-    ):
+        self, amqp_url, queue, *, prefetch=100, bytes_held=2**28, management_url=None,
+        name="test desk", **settings,
+    ):  # fmt: skip
         self.counts = Counter()
         self.queue = WorkQueue(name=queue, **{"retry": NO_WAIT, **settings})
         self.consumer = Consumer(
@@ -157,7 +158,7 @@ class Desk:
                 queue=self.queue,
                 wake=lambda: None,
                 count=self._count,
-                name="test desk",
+                name=name,
                 prefetch=prefetch,
                 bytes_held=bytes_held,
                 management_url=management_url,

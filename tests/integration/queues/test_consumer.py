@@ -280,6 +280,12 @@ def test_a_full_dead_letter_queue_takes_each_message_once_with_its_sender(amqp_u
     assert [each.levelname for each in refusals if each.levelno > logging.DEBUG] == ["WARNING"]
 
 
+def test_a_consumer_with_a_long_name_consumes(amqp_url):
+    queue = filled(amqp_url, b"1")
+    with Desk(amqp_url, queue.name, name=f"tiercel {'é' * 150} sentences-0") as desk:
+        desk.ack(desk.next())
+
+
 def test_under_a_policy_with_a_delivery_limit_the_last_failure_gives_the_reason(
     shared_rabbitmq, amqp_url, management_url, caplog
 ):

@@ -202,6 +202,36 @@ WRONG: list[tuple[str, Callable[[], TopologyBuilder], str]] = [
         "3 is not a grouping: give an object with prepare and",
     ),
     (
+        "a grouping that is a class",
+        lambda: grouped("custom_grouping", Chooser),
+        " is not a grouping: give an object with prepare and",
+    ),
+    (
+        "a subscription to several components",
+        lambda: bolt().set_bolt("other", Words()).shuffle_grouping(["source"]),
+        "a grouping needs the id of a component, such as 'orders', not",
+    ),
+    (
+        "streams without fields",
+        lambda: declared(output_streams=["large", "small"]),
+        "output_streams of 'bolt' must map names of streams to Spark DDL, such as",
+    ),
+    (
+        "direct streams that are one text",
+        lambda: declared(direct_streams="named"),
+        "direct_streams of 'bolt' must be a set of names, such as {\"name\"}, and is 'named'",
+    ),
+    (
+        "transient attributes that are one text",
+        lambda: declared(transient="model"),
+        "transient of 'bolt' must be a set of names, such as {\"name\"}, and is 'model'",
+    ),
+    (
+        "more tasks than there are ids",
+        lambda: bolt(parallelism=1_000_000),
+        "it must be a number of tasks, at least 1 and less than 1,000,000",
+    ),
+    (
         "a stream subscribed to twice",
         subscribed_twice,
         "subscribes twice to stream 'default' of 'source': keep one of the",
