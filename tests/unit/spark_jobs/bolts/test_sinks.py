@@ -10,7 +10,7 @@ def test_clients_queues_that_come_and_go_make_it_no_larger() -> None:
     sink = QueueSink(field("reply_to"), declare=False)
     before = pack(sink, set()).content
     for number in range(1_000):
-        assert sink._look_after({("", f"amq.gen-{number}")}) == {}
+        assert sink._look_after({("", f"amq.gen-{number}")}, lambda _: None) == {}
     assert pack(sink, set()).content == before
     assert not sink._known
 
