@@ -383,6 +383,11 @@ def returned_to(part: int) -> int:
     return part ^ _LINE ^ _RETURNED
 
 
+def is_extra(target: int) -> bool:
+    """Return True for an extra task."""
+    return target > EXTRA and not is_line(target)
+
+
 def task_of(target: int) -> int:
     """Return the task of an inbox (of an extra task: its base), or the lowest task of a line."""
     return target & _TASK if is_line(target) else target % EXTRA

@@ -396,8 +396,10 @@ class Inboxes(Protocol):
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
         """Delete drained entries once their roots are released. Raises StaleAttemptError."""
 
-    def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
-        """Return the figures of the inboxes of these tasks."""
+    def figures(self, tasks: Sequence[int], *, extra: bool = False) -> dict[int, InboxFigures]:
+        """Return the figures of the inboxes of these tasks, and with ``extra`` of all extra tasks,
+        some of which may have no process any more.
+        """
 
     def snapshots(self, run: str) -> list[tuple[int, bytes]]:
         """Return the newest snapshots that earlier runs left in the inboxes, as (task, snapshot),

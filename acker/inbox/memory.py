@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 from tiercel.acker.effects import Effect, Following, LocalEffect
-from tiercel.acker.ids import is_line, part_of_line, returned_to, task_of, tasks_of
+from tiercel.acker.ids import is_extra, is_line, part_of_line, returned_to, task_of, tasks_of
 from tiercel.acker.inbox.chunk import Appended, Parcel, check_append
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
@@ -99,10 +99,10 @@ class MemoryInboxes:
                 if box is not None and box.run == run:
                     box.leaving = box.drawn
 
-    def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
+    def figures(self, tasks: Sequence[int], *, extra: bool = False) -> dict[int, InboxFigures]:
         with self._changed:
-            now = self._clock()
-            boxes = {task: map(self._boxes.get, _places_of(task)) for task in tasks}
+            now, all_ = self._clock(), [*tasks, *filter(is_extra, self._boxes if extra else ())]
+            boxes = {task: map(self._boxes.get, _places_of(task)) for task in all_}
             return {
                 task: joined_figures([figures_of(box or Box(""), now) for box in parts])
                 for task, parts in boxes.items()

@@ -35,7 +35,7 @@ from zlib import crc32
 
 from tiercel.acker.effects import Effect, Following, perform_all
 from tiercel.acker.errors import RedisUnavailableError
-from tiercel.acker.ids import is_line, part_of_line, returned_to, task_of, tasks_of
+from tiercel.acker.ids import is_extra, is_line, part_of_line, returned_to, task_of, tasks_of
 from tiercel.acker.inbox.chunk import Appended, Parcel, check_append
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
@@ -168,8 +168,9 @@ class RedisInboxes:
             ),
         )
 
-    def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
-        parts = {task: self._parts(task) for task in tasks}
+    def figures(self, tasks: Sequence[int], *, extra: bool = False) -> dict[int, InboxFigures]:
+        further = [task for _, task in self._places() if is_extra(task)] if extra else ()
+        parts = {task: self._parts(task) for task in (*tasks, *further)}
         homes = self._homes(part for each in parts.values() for part in each)
         replies = self._each(
             homes,

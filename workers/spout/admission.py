@@ -13,6 +13,7 @@ from datetime import timedelta
 from math import ceil
 from typing import NamedTuple
 
+from tiercel.acker.ids import is_extra, task_of
 from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.spark_jobs.topology.bolt_settings import (
     Shape,
@@ -42,8 +43,10 @@ _BASE_S, _BASE_ROUNDS, _DRAIN = 60.0, 20, 0.6
 _SAMPLE = 128
 # A bound that has not been reached for this long says nothing about the bolts.
 _GAP_S, _IDLE_S = 1.0, 60.0
-# Looks at the bolts that must agree before slow tuples let the bound grow.
-_LOOKS = 8
+# Looks at the bolts that must agree before slow tuples let the bound grow; and before a long call
+# does, beside which much more is free.
+_LOOKS, _LOOKS_BESIDE_A_CALL = 8, 2
+_MUCH_MORE = 1.5
 # Tuples that are younger than this are on their way through quick bolts.
 _PASSING_S = 0.1
 
@@ -58,11 +61,16 @@ class Crowd(NamedTuple):
 
 
 def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
-    """Return the crowd at the bolts, from the figures of ``inboxes_of(topology)``."""
+    """Return the crowd at the bolts, from the figures of ``inboxes_of(topology)`` and of extra
+    tasks.
+    """
     fullest, in_long_call = 0.0, False
+    extra = [task for task in figures if is_extra(task) and attended(figures[task])]
     for bolt, spec in topology.bolts.items():
-        inboxes = [figures[task] for task in topology.task_ids(bolt)]
-        line = line_at(topology, topology.task_ids(bolt)[0])
+        tasks = topology.task_ids(bolt)
+        further = [task for task in extra if task_of(task) in tasks]
+        inboxes = [figures[task] for task in (*tasks, *further)]
+        line = line_at(topology, tasks[0])
         shared = inboxes if line is None else [*inboxes, figures[line]]
         staffed = [each for each in inboxes if attended(each)]
         in_long_call |= any(each.doing_s is not None for each in staffed)
@@ -93,6 +101,8 @@ class Admission:
     * The bound grows until every task has a tuple, while that many tuples finish in time. Tuples
       that take more than 0.4 of the timeout (0.2 where they are dealt) would not all finish if one
       had to wait for another. For them the bound grows as long as no tuple waits for a free place.
+    * While nothing completes and a task is in a long call, the bound doubles every two looks that
+      find many free places.
     * A timeout halves the bound, once for all tuples that were emitted before. After a long round
       it leaves five seconds of work: tasks may be busy with tuples that timed out before.
     * If nothing completes for seven tenths of the timeout, bolts may be holding tuples until more
@@ -121,6 +131,8 @@ class Admission:
         self._completed_at = self._decreased_at = self._tried_at = float("-inf")
         self._called_at = float("-inf")
         self._fullest = 0.0
+        # Looks in a row that found much more room than is used, beside a long call.
+        self._free_looks = 0
         self._base_s, self._base_at = float("inf"), float("-inf")
         # Rounds left in which the bound stays small to find the base latency.
         self._draining = 0
@@ -199,16 +211,19 @@ class Admission:
             self.bound = min(self.bound, max(UNPROVEN_BOUND, self.bound // 2, 2 * in_flight))
         since = max(self._completed_at, self._limited_since, self._tried_at)
         silent_s = now - since if in_flight >= self.bound else 0.0
-        stands = silent_s >= self._patience_s / 2
-        if not in_flight or not (stands or (self._slow and not is_idle)):
+        is_slow = self._slow and not is_idle
+        if not in_flight or not (silent_s >= _GAP_S or is_slow):
             return
         found = crowd()
         if found is None:
             return
-        self._looks += 1
-        self._fullest = max(self._fullest, found.fullest / in_flight)
         if found.in_long_call:
             self._called_at = now
+            self._fill_places(in_flight, found.fullest, silent_s, now)
+        if silent_s < self._patience_s / 2 and not is_slow:
+            return
+        self._looks += 1
+        self._fullest = max(self._fullest, found.fullest / in_flight)
         if silent_s < self._patience_s:
             return
         if now - self._called_at > self._patience_s / 2 or self._timeout_s == float("inf"):
@@ -217,6 +232,17 @@ class Admission:
             self._tried_at = now
             most = max(UNPROVEN_BOUND, 2 * self.bound)
             self.bound = max(self.bound, min(self._room(), most))
+
+    def _fill_places(self, in_flight: int, fullest: float, silent_s: float, now: float) -> None:
+        """Double the bound if a bolt works for long on its first tuples, and much of it is free."""
+        room = in_flight / fullest if fullest else float("inf")
+        is_free = silent_s >= _GAP_S and room >= _MUCH_MORE * self.bound
+        self._free_looks = self._free_looks + 1 if is_free else 0
+        if self._free_looks == _LOOKS_BESIDE_A_CALL:
+            self._free_looks = 0
+            self._tried_at = now
+            self.bound = min(2 * self.bound, int(min(room, LARGEST_BOUND)))
+            self._look_anew()
 
     def _try_more(self, now: float) -> None:
         self._tried_at = now

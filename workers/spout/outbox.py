@@ -100,9 +100,10 @@ class Outbox:
     def crowd(self) -> Crowd | None:
         """Return the crowd at the bolts now; None if Redis does not answer."""
         try:
-            return crowd_of(self.topology, self._inboxes.figures(inboxes_of(self.topology)))
+            found = self._inboxes.figures(inboxes_of(self.topology), extra=True)
         except RedisUnavailableError:
             return None  # ``look`` says so
+        return crowd_of(self.topology, found)
 
     def put(self, batch: Emission) -> None:
         """Hold a batch; allowed only while ``held`` is None."""

@@ -363,8 +363,8 @@ class CopyingInboxes:
     def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
         self._inboxes.discard(run, task, positions)
 
-    def figures(self, tasks: Sequence[int]) -> dict[int, InboxFigures]:
-        return self._inboxes.figures(tasks)
+    def figures(self, tasks: Sequence[int], *, extra: bool = False) -> dict[int, InboxFigures]:
+        return self._inboxes.figures(tasks, extra=extra)
 
     def snapshots(self, run: str) -> list[tuple[int, bytes]]:
         return self._inboxes.snapshots(run)

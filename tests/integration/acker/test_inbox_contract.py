@@ -26,6 +26,7 @@ from tests.support.inboxes import (
     put,
     take,
 )
+from tiercel.acker.ids import EXTRA, line_of
 from tiercel.acker.inbox.chunk import LARGEST, Appended, Parcel
 from tiercel.acker.inbox.contract import (
     Bounds,
@@ -266,6 +267,17 @@ def test_bytes_are_bounded_too(inboxes):
     assert commit(inbox, 1, take(inbox))
     assert put(inboxes, 3, parcel(b"d" * 5000)) == [DONE], "an empty inbox takes any parcel"
     assert put(inboxes, 4, parcel(b"e")) == [FULL]
+
+
+def test_figures_of_extra_tasks_are_found_without_their_numbers(inboxes):
+    extra = [EXTRA + ONE, 2 * EXTRA + TWO]
+    line = line_of([40, 41])
+    assert inboxes.figures([ONE, line], extra=True).keys() == {ONE, line}
+    inboxes.adopt(RUN, [ONE, TWO, *extra])
+    put(inboxes, 1, parcel(b"a", target=extra[1], tuples=[3]))
+    assert inboxes.figures([ONE]).keys() == {ONE}
+    found = inboxes.figures([ONE], extra=True)
+    assert {task: one.tuples for task, one in found.items()} == {ONE: 0, extra[0]: 0, extra[1]: 3}
 
 
 def test_a_look_tells_whether_a_parcel_has_room(inboxes):

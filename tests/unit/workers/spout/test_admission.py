@@ -6,7 +6,7 @@ from tiercel import AsyncBolt, BasicBolt, BatchBolt, QueueSpout, TopologyBuilder
 from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.spark_jobs.topology.bolt_settings import Shape
-from tiercel.spark_jobs.topology.graph import inboxes_of
+from tiercel.spark_jobs.topology.graph import extra_task, inboxes_of
 from tiercel.workers.spout.admission import (
     FIRST_BOUND,
     LARGEST_BOUND,
@@ -234,16 +234,25 @@ def test_a_call_that_takes_most_of_the_timeout_is_no_reason_for_more():
     assert admission.bound == FIRST_BOUND
 
 
-def test_long_calls_with_free_places_beside_them_are_a_reason_for_more_up_to_sixteen():
-    bounds = {}
-    for places in (4, 100):
-        admission = adaptive(places=places)
-        for now in range(22):
-            admission.reached(float(now))
-            crowd = seen(admission.bound / places, in_long_call=True)
-            admission.look(float(now), admission.bound, crowd)
-        bounds[places] = admission.bound
-    assert bounds == {4: 4, 100: UNPROVEN_BOUND}
+@pytest.mark.parametrize(
+    ("places", "tuples", "bounds"),
+    [
+        (4, 1, [2, 2, 4, 4, 4, 4, 4, 4]),
+        (100, 1, [2, 2, 4, 4, 8, 8, 16, 16]),
+        (5, 2, [2, 2, 2, 2, 2, 2, 2, 2]),
+        (16, 5, [2, 2, 3, 3, 3, 3, 3, 3]),
+    ],
+)
+def test_long_calls_with_many_free_places_beside_them_are_a_reason_for_more(places, tuples, bounds):
+    """Each message is some tuples at the bolt."""
+    admission = adaptive(places=places)
+    found = []
+    for now in range(len(bounds)):
+        admission.reached(float(now))
+        crowd = seen(tuples * admission.bound / places, in_long_call=now > 0)
+        admission.look(float(now), admission.bound, crowd)
+        found.append(admission.bound)
+    assert found == bounds
 
 
 def slow_rounds(admission, places, count, latency_s=20.0, tuples=1):
@@ -253,8 +262,7 @@ def slow_rounds(admission, places, count, latency_s=20.0, tuples=1):
         for _ in range(int(latency_s)):
             now += 1
             admission.reached(now)
-            crowd = seen(tuples * admission.bound / places, in_long_call=True)
-            admission.look(now, admission.bound, crowd)
+            admission.look(now, admission.bound, seen(tuples * admission.bound / places))
         admission.completed(admission.bound, admission.bound * latency_s, now)
 
 
@@ -284,9 +292,9 @@ def test_the_bolts_are_looked_at_only_while_tuples_are_slow_or_nothing_completes
     admission = adaptive(places=16)
     now = rounds(admission, 0.02, 10)
     admission.look(now, admission.bound, lambda: asked.append(1))
-    admission.look(now + 10, admission.bound, lambda: asked.append(1))
+    admission.look(now + 0.9, admission.bound, lambda: asked.append(1))
     assert not asked
-    admission.look(now + 11, admission.bound, lambda: asked.append(1))
+    admission.look(now + 1, admission.bound, lambda: asked.append(1))
     assert asked
 
 
@@ -300,10 +308,13 @@ def figures(tuples, oldest_s=5.0, seen_s=1.0, doing_s=None):
     )  # fmt: skip
 
 
-def crowd_at(topology, tuples, in_line=0, **reported):
-    """Return the crowd with these tuples in the inboxes of the tasks of the bolt ``look``."""
+def crowd_at(topology, tuples, in_line=0, beside=(), **reported):
+    """Return the crowd with these tuples in the inboxes of the tasks of the bolt ``look``, and
+    ``beside`` them in those of extra tasks.
+    """
     found = {inbox: figures(0) for inbox in inboxes_of(topology)}
     tasks = topology.task_ids("look")
+    found |= {extra_task(tasks[0], n): figures(one) for n, one in enumerate(beside, 1)}
     for task, number in zip(tasks, tuples, strict=True):
         found[task] = figures(number, **(reported if number else {}))
     if in_line:
@@ -330,6 +341,15 @@ def test_the_crowd_is_the_fullest_bolts():
     assert crowd_at(topology_of(Calls(), 1), [25]).fullest == 0.25
     assert crowd_at(topology_of(Calls(), 2), [25, 0]).fullest == 0.125
     assert crowd_at(topology_of(Batches(), 2), [1, 0]).fullest == 0.5
+
+
+def test_extra_tasks_are_places_too_while_they_have_a_process():
+    shared = topology_of(Look(), 4)
+    assert crowd_at(shared, [1, 1, 1, 1], beside=[0, 0, 0, 0]).fullest == 0.5
+    assert crowd_at(shared, [1, 1, 1, 1], beside=[1, 1, 1, 1], in_line=4).fullest == 1.5
+    found = {task: figures(1) for task in inboxes_of(shared)}
+    found[extra_task(shared.task_ids("look")[0], 1)] = figures(0, seen_s=60.0)
+    assert crowd_of(shared, found).fullest == 1.25, "a tuple each, and one in the line"
 
 
 def test_where_tuples_are_dealt_the_fullest_task_counts():

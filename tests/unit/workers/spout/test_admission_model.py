@@ -181,6 +181,15 @@ def test_calls_that_outlast_the_timeout_have_one_tuple_for_each_task(work_s, ser
     assert model.utilised(3 * work_s) >= 0.95
 
 
+@pytest.mark.parametrize(("servers", "seconds"), [(2, 1), (4, 7), (8, 9), (16, 11), (100, 18)])
+@pytest.mark.parametrize("work_s", [10.0, 20.0, 25.0, 40.0])
+def test_tasks_with_slow_work_are_all_busy_soon_after_the_start(work_s, servers, seconds):
+    """The bound doubles every two seconds, once a process has reported a call."""
+    model = (Renewed if work_s > TIMEOUT_S else Model)(servers, always(work_s)).run(seconds)
+    assert {server for _, _, server, _ in model.done} == set(range(servers))
+    assert model.run(100).timeouts == 0
+
+
 @pytest.mark.parametrize("servers", [2, 4, 16])
 def test_work_that_becomes_that_slow_keeps_all_tasks_busy_again(servers):
     model = Model(servers, lambda number, now: 20.0 if now > 60 else 1.0).run(300)
