@@ -21,8 +21,7 @@ from tiercel.acker.metrics.contract import total_of
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
-from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of
+from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of, ledger_spec_of
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Lease, SpoutSeats

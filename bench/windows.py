@@ -37,9 +37,8 @@ from bench.throughput import drain
 from tests.support.pump import Pump, Source
 from tiercel import BasicBolt, TopologyBuilder, WindowedBolt, tumbling
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.metrics.contract import total_of
-from tiercel.spark_jobs.running.counting import WINDOWS_CLOSED, WINDOWS_LATE
-from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.acker.metrics.contract import WINDOWS_CLOSED, WINDOWS_LATE, total_of
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 from tiercel.workers.config import Settings
 
 KINDS = ("counted", "summed")

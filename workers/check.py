@@ -69,12 +69,17 @@ from tiercel.queues.retry import BrokerLimit
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.spark.session import check_versions
 from tiercel.spark_jobs.spark.settings import settings_of
 from tiercel.spark_jobs.state.redis_store import check_layout
 from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
-from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Topology, check_has_bolts
+from tiercel.spark_jobs.topology.graph import (
+    BoltSpec,
+    SpoutSpec,
+    Topology,
+    check_has_bolts,
+    ledger_spec_of,
+)
 from tiercel.workers.config import Settings, check_hadoop, check_spark_python, exposed, spark_python
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Holder, Lease, running_readers

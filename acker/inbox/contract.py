@@ -55,7 +55,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from tiercel.acker.effects import Effect, Following, perform_all
@@ -209,6 +209,16 @@ class OpenWindows:
     tuples: int
     # The watermark in microseconds since 1970; None: the task has none.
     watermark_us: int | None = None
+
+
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MOMENT = -62_135_596_800_000_000
+_LAST_MOMENT = 253_402_300_799_999_999
+
+
+def moment(time_us: int) -> datetime:
+    """Return a timestamp in UTC, cut to the years that Python supports."""
+    return _1970 + timedelta(microseconds=min(max(time_us, _FIRST_MOMENT), _LAST_MOMENT))
 
 
 def text_of(windows: OpenWindows | None) -> str:

@@ -9,6 +9,36 @@ counts the latencies from 1.1**i to 1.1**(i + 1) ms under the counter name "comp
 below 1 ms, i is negative.
 
 A ``Tally`` collects the counters and errors of one spout task between two reports.
+
+The counters of a bolt task:
+
+emitted, transferred, executed, acked, failed   as in Storm
+retried       executed tuples that failed and that the bolt's ``Retry`` executes again; they are not
+              in ``failed``
+execute_ns    total time in ``execute`` and ``flush``
+process_ns    total time from the start of ``execute`` to the ack, over all acked tuples
+steps         committed steps
+step_ns       total time of these steps, from the first tuple to the end of the commit, including
+              waits for full inboxes
+once_repeated, once_unkeyed, once_unsure
+              for a bolt with ``once``: tuples that were applied before; tuples without a key;
+              tuples older than the remembered keys, which may have been applied before
+windows_closed, windows_failed, windows_late, windows_refused
+              for a windowed bolt: windows that closed; calls for windows that raised; tuples that
+              came after their last window had closed; tuples without a valid timestamp
+retry_later   tuples that the bolt postponed with ``RetryLater``; they are among the failed ones
+state_lost_at seconds since the epoch at which the driver last saw that Redis had lost the bolt's
+              state; a count of task 0
+from:[…]      executed tuples by source component and stream: the edges of the topology's graph
+in:…          executed tuples by the component whose steps executed them, see running/chain.py
+
+The ledger is counted as the bolt ``__acker``:
+
+executed      updates of roots
+acked         trees that the updates completed
+failed        trees that bolts failed
+late          updates of trees that had already ended
+execute_ns    total time of the round trips
 """
 
 from __future__ import annotations
@@ -23,6 +53,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Protocol
 
 from tiercel.acker.errors import AckerError
@@ -30,6 +61,21 @@ from tiercel.acker.ledger import REASON_LENGTH
 
 log = logging.getLogger(__name__)
 
+ACKER = "__acker"
+ACKER_TASK = 0
+WINDOWS_CLOSED = "windows_closed"
+WINDOWS_FAILED = "windows_failed"
+WINDOWS_LATE = "windows_late"
+WINDOWS_REFUSED = "windows_refused"
+RETRY_LATER = "retry_later"
+ONCE_REPEATED = "once_repeated"
+ONCE_UNKEYED = "once_unkeyed"
+ONCE_UNSURE = "once_unsure"
+STATE_LOST_AT = "state_lost_at"
+# The driver counts for no task of a bolt.
+DRIVER_TASK = 0
+_FROM = "from:"
+_IN = "in:"
 LATENCY_BUCKET = "complete_ms_bucket:"
 _GROWTH = math.log(1.1)
 _SHORTEST_MS = 1e-3
@@ -40,6 +86,22 @@ SLOTS = 20
 _TALLY_S = 0.5
 _ERRORS_KEPT = 5
 _ERRORS_WINDOW_S = 10.0
+
+
+@cache
+def edge_counter(component: str, stream: str) -> str:
+    """Return the name of the counter of tuples from a stream."""
+    return _FROM + json.dumps([component, stream])
+
+
+def chained_counter(component: str) -> str:
+    """Return the name of the counter of tuples that were executed in steps of another component."""
+    return _IN + component
+
+
+def chained_of(counter: str) -> str | None:
+    """Return the component of a counter of ``chained_counter``; None for any other counter."""
+    return counter.removeprefix(_IN) if counter.startswith(_IN) else None
 
 
 class Window(enum.Enum):

@@ -1,33 +1,5 @@
 """Counters and tracebacks of the bolt tasks of one process, reported on a timer, not per step.
 
-emitted, transferred, executed, acked, failed   as in Storm
-retried       executed tuples that failed and that the bolt's ``Retry`` executes again; they are not
-              in ``failed``
-execute_ns    total time in ``execute`` and ``flush``
-process_ns    total time from the start of ``execute`` to the ack, over all acked tuples
-steps         committed steps
-step_ns       total time of these steps, from the first tuple to the end of the commit, including
-              waits for full inboxes
-once_repeated, once_unkeyed, once_unsure
-              for a bolt with ``once``: tuples that were applied before; tuples without a key;
-              tuples older than the remembered keys, which may have been applied before
-windows_closed, windows_failed, windows_late, windows_refused
-              for a windowed bolt: windows that closed; calls for windows that raised; tuples that
-              came after their last window had closed; tuples without a valid timestamp
-retry_later   tuples that the bolt postponed with ``RetryLater``; they are among the failed ones
-state_lost_at seconds since the epoch at which the driver last saw that Redis had lost the bolt's
-              state; a count of task 0
-from:[…]      executed tuples by source component and stream: the edges of the topology's graph
-in:…          executed tuples by the component whose steps executed them, see running/chain.py
-
-The ledger is counted as the bolt ``__acker``:
-
-executed      updates of roots
-acked         trees that the updates completed
-failed        trees that bolts failed
-late          updates of trees that had already ended
-execute_ns    total time of the round trips
-
 A long call is counted while it lasts: a task that has been busy with one tuple for a minute shows
 it. For each kind of exception, the first traceback is logged, then only how often the kind
 recurred: a message that always fails may raise the same exception a thousand times per second. A
@@ -36,7 +8,6 @@ kind is one exception class at one line of one bolt.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -44,58 +15,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 
 from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.ledger import Reply
 from tiercel.acker.metrics.contract import (
+    ACKER,
+    ACKER_TASK,
+    RETRY_LATER,
     TRACES_KEPT,
     ErrorReport,
     Metrics,
     Name,
     TraceReport,
+    chained_counter,
+    edge_counter,
     trace_counter,
 )
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import place_of, user_traceback
 from tiercel.spark_jobs.running.step import Done
-
-ACKER = "__acker"
-ACKER_TASK = 0
-WINDOWS_CLOSED = "windows_closed"
-WINDOWS_FAILED = "windows_failed"
-WINDOWS_LATE = "windows_late"
-WINDOWS_REFUSED = "windows_refused"
-RETRY_LATER = "retry_later"
-STATE_LOST_AT = "state_lost_at"
-# The driver counts for no task of a bolt.
-DRIVER_TASK = 0
-_FROM = "from:"
-_IN = "in:"
-
-
-@cache
-def edge_counter(component: str, stream: str) -> str:
-    """Return the name of the counter of tuples from a stream."""
-    return _FROM + json.dumps([component, stream])
-
-
-def edge_of(counter: str) -> tuple[str, str] | None:
-    """Return the component and stream of an edge counter's name; None for any other counter."""
-    if not counter.startswith(_FROM):
-        return None
-    component, stream = json.loads(counter.removeprefix(_FROM))
-    return component, stream
-
-
-def chained_counter(component: str) -> str:
-    """Return the name of the counter of tuples that were executed in steps of another component."""
-    return _IN + component
-
-
-def chained_of(counter: str) -> str | None:
-    """Return the component of a counter of ``chained_counter``; None for any other counter."""
-    return counter.removeprefix(_IN) if counter.startswith(_IN) else None
 
 
 def sources_of(chunks: Sequence[Chunk]) -> Mapping[str, int]:

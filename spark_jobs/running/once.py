@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tiercel.acker.ids import KEY_BYTES, NO_KEY, said_by
+from tiercel.acker.metrics.contract import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.python_values import python_value
@@ -278,10 +279,6 @@ _READERS: dict[int, Callable[[_Reader], Any]] = {
 }
 
 
-# Names of counters, see ``running.counting``.
-ONCE_REPEATED = "once_repeated"
-ONCE_UNKEYED = "once_unkeyed"
-ONCE_UNSURE = "once_unsure"
 # A record begins with the digest of the message body; the emissions follow.
 _CONTENT_BYTES = 16
 # Parts of a tuple's lanes, see ``acker.ids.said_by``.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -141,21 +140,3 @@ def _paused(client: Any, topology: Topology) -> frozenset[str]:
         paused, full = pipeline.execute()
     found = {bolt.decode() for bolt in paused}
     return frozenset(found.union(compress(spouts, [value is not None for value in full])))
-
-
-def ledger_spec_of(topology: Topology, redis_urls: tuple[str, ...]) -> LedgerSpec:
-    """The ledger of a topology, its shards spread over these servers.
-
-    With ``ackers=0`` it stays empty.
-    """
-    config = topology.config
-    timeout = (
-        timedelta(seconds=config.message_timeout_secs) if config.enable_message_timeouts else None
-    )
-    return LedgerSpec(
-        topology=topology.name,
-        urls=redis_urls,
-        shards=max(1, config.ackers),
-        owners=topology.spout_tasks,
-        message_timeout=timeout,
-    )

@@ -17,6 +17,7 @@ from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.ids import EXTRA, line_of, task_of
+from tiercel.acker.ledger import LedgerSpec
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema
@@ -412,3 +413,21 @@ def reach(topology: Topology, component: str) -> frozenset[str]:
         left = sorted(further - found)
         found |= further
     return frozenset(found)
+
+
+def ledger_spec_of(topology: Topology, redis_urls: tuple[str, ...]) -> LedgerSpec:
+    """The ledger of a topology, its shards spread over these servers.
+
+    With ``ackers=0`` it stays empty.
+    """
+    config = topology.config
+    timeout = (
+        timedelta(seconds=config.message_timeout_secs) if config.enable_message_timeouts else None
+    )
+    return LedgerSpec(
+        topology=topology.name,
+        urls=redis_urls,
+        shards=max(1, config.ackers),
+        owners=topology.spout_tasks,
+        message_timeout=timeout,
+    )

@@ -13,7 +13,7 @@ from tests.support.running import running
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 

@@ -27,9 +27,9 @@ from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.spark.job import LongTasks
-from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
+from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.settings import SMALL_JVM
-from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of, spread
+from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of, ledger_spec_of, spread
 
 pytestmark = [pytest.mark.promised, pytest.mark.quick]
 

@@ -21,9 +21,9 @@ from tiercel import Publisher
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.examples import orders
 from tiercel.queues.message.writing import OutgoingMessage, write_properties
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 
 pytestmark = [pytest.mark.promised, pytest.mark.timeout(900)]
 

@@ -18,9 +18,9 @@ from tests.support.standalone import Standalone
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.acker.metrics.redis import RedisMetrics
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.registry import topology_named
 

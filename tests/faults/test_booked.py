@@ -27,9 +27,9 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Servers, embedded_postgres
 from tests.support.waiting import wait_until
 from tiercel.queues.publishing.dead_letters import requeue
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 
 pytestmark = pytest.mark.timeout(3600)
 

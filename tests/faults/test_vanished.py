@@ -18,9 +18,9 @@ from tests.faults.wired import Wired
 from tests.support.children import family
 from tests.support.load import Load
 from tests.support.waiting import wait_until
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 

@@ -28,8 +28,7 @@ from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import depths
 from tiercel.queues.errors import QueuesError
-from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.topology.graph import bolt_tasks
+from tiercel.spark_jobs.topology.graph import bolt_tasks, ledger_spec_of
 from tiercel.workers.config import Settings, python_path
 from tiercel.workers.control.presence import UNATTENDED_S, Lease
 from tiercel.workers.control.redis_control import RedisPresences

@@ -14,10 +14,15 @@ from tests.support.inboxes import parcel
 from tests.support.inboxes import put as append
 from tiercel import Bolt, QueueSpout, TopologyBuilder
 from tiercel.acker.inbox.redis import RedisInboxes
-from tiercel.acker.metrics.contract import ErrorReport, TraceReport, bucket_of, trace_counter
+from tiercel.acker.metrics.contract import (
+    ErrorReport,
+    TraceReport,
+    bucket_of,
+    edge_counter,
+    trace_counter,
+)
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.scripts import RedisServers
-from tiercel.spark_jobs.running.counting import edge_counter
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences

@@ -31,7 +31,7 @@ from tiercel.acker.inbox.contract import (
 )
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.ledger import Ledger
-from tiercel.acker.metrics.contract import total_of
+from tiercel.acker.metrics.contract import DRIVER_TASK, STATE_LOST_AT, total_of
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import check_eviction, connect_topology
 from tiercel.acker.redis.errors import LOGINS
@@ -48,9 +48,8 @@ from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
 from tiercel.spark_jobs.running.backlog import Backlog, part_of
 from tiercel.spark_jobs.running.chain import tasks_in_row
 from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
-from tiercel.spark_jobs.running.counting import DRIVER_TASK, STATE_LOST_AT
 from tiercel.spark_jobs.spark.executors import start_failure
-from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
+from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
 from tiercel.spark_jobs.state.redis_store import RedisStateStore, check_layout
@@ -62,6 +61,7 @@ from tiercel.spark_jobs.topology.graph import (
     bolt_tasks,
     check_has_bolts,
     inboxes_of,
+    ledger_spec_of,
     spread,
 )
 from tiercel.workers.config import Settings, otel_settings

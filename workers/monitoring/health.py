@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 
+from tiercel.acker.metrics.contract import RETRY_LATER
 from tiercel.queues.nouns import counted
-from tiercel.spark_jobs.running.counting import RETRY_LATER
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring.overview import NOT_RUNNING, Overview
 from tiercel.workers.monitoring.rows import REPORT_S, BoltRow, Load

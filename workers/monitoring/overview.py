@@ -13,16 +13,19 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
 from tiercel.acker.metrics.contract import (
+    ACKER,
+    ONCE_REPEATED,
+    ONCE_UNKEYED,
+    ONCE_UNSURE,
     ErrorReport,
     KnownError,
     cumulative,
+    edge_counter,
     percentile,
     total_of,
 )
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.queue_spout import NO_IDENTITY
-from tiercel.spark_jobs.running.counting import ACKER, edge_counter
-from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import ExecutorReport

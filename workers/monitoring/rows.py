@@ -12,25 +12,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from tiercel.acker.ids import is_line, line_of, task_of
-from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
+from tiercel.acker.inbox.contract import InboxFigures, OpenWindows, moment
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import (
-    Counted,
-    Counts,
-    ErrorReport,
-    KnownError,
-    merged,
-    percentile,
-    total_of,
-)
-from tiercel.spark_jobs.kinds.windows.rows import moment
-from tiercel.spark_jobs.running.counting import (
     RETRY_LATER,
     WINDOWS_CLOSED,
     WINDOWS_FAILED,
     WINDOWS_LATE,
     WINDOWS_REFUSED,
+    Counted,
+    Counts,
+    ErrorReport,
+    KnownError,
     chained_of,
+    merged,
+    percentile,
+    total_of,
 )
 from tiercel.spark_jobs.topology.grouping import NoGrouping, Shuffle
 from tiercel.spark_jobs.whereabouts import Whereabouts, unpacked

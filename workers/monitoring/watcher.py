@@ -19,7 +19,15 @@ from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.layout import shard_prefix
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import Counts, ErrorReport, KnownError, Window, merged, total_of
+from tiercel.acker.metrics.contract import (
+    STATE_LOST_AT,
+    Counts,
+    ErrorReport,
+    KnownError,
+    Window,
+    merged,
+    total_of,
+)
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect, is_full, place_of
 from tiercel.acker.redis.scripts import RedisServers
@@ -29,18 +37,12 @@ from tiercel.queues.errors import AddressError, QueuesError
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.spark_jobs.running.counting import STATE_LOST_AT
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.workers.control.presence import Lease, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry, TopologyNote
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.health import (
-    UNKNOWN_HEALTH,
-    Health,
-    HealthMemory,
-    ServerProblems,
-)
+from tiercel.workers.monitoring.health import UNKNOWN_HEALTH, Health, HealthMemory, ServerProblems
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
 from tiercel.workers.monitoring.rows import PER_SECOND, Readings
 

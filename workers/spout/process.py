@@ -16,9 +16,8 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues import outage
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.topology.bolt_settings import Shape
-from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology
+from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology, ledger_spec_of
 from tiercel.spark_jobs.tracing.process import flush, start
 from tiercel.workers.config import otel_settings
 from tiercel.workers.control.presence import Lease, Presence, running_readers

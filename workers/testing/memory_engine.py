@@ -31,10 +31,15 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 from tiercel.spark_jobs.topology.bolt_settings import batching_of, rates_of
-from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, has_cycle, inboxes_of
+from tiercel.spark_jobs.topology.graph import (
+    Topology,
+    bolt_tasks,
+    has_cycle,
+    inboxes_of,
+    ledger_spec_of,
+)
 from tiercel.spark_jobs.tracing.process import of_this_process
 from tiercel.workers.testing.engine import CopyingInboxes, LocalClusterError, SimulatedClock
 

@@ -36,11 +36,17 @@ from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.spark.job import LongTasks
-from tiercel.spark_jobs.spark.run import Run, ledger_spec_of
+from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.shipping import check_travel
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.topology.graph import Topology, bolt_tasks, inboxes_of, spread
+from tiercel.spark_jobs.topology.graph import (
+    Topology,
+    bolt_tasks,
+    inboxes_of,
+    ledger_spec_of,
+    spread,
+)
 from tiercel.workers.testing.engine import CAPTURE, CopyingInboxes, LocalClusterError
 
 _CORES = 2

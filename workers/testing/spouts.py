@@ -14,8 +14,7 @@ from tiercel.acker.ledger import Ledger, OutcomeFeed, Outcomes
 from tiercel.acker.metrics.contract import Tally
 from tiercel.queues.message.identity import Identified
 from tiercel.queues.spout import MsgId, Spout
-from tiercel.spark_jobs.spark.run import ledger_spec_of
-from tiercel.spark_jobs.topology.graph import Topology
+from tiercel.spark_jobs.topology.graph import Topology, ledger_spec_of
 from tiercel.spark_jobs.tracing.process import of_this_process
 from tiercel.workers.control.contract import Control
 from tiercel.workers.control.presence import Lease

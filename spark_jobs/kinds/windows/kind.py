@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tiercel.acker.inbox.contract import Claims, OpenWindows
+from tiercel.acker.inbox.contract import Claims, OpenWindows, moment
 from tiercel.spark_jobs.kinds.windows.backlog import MOST_TAKEN, roots_in
-from tiercel.spark_jobs.kinds.windows.rows import NEVER, moment
+from tiercel.spark_jobs.kinds.windows.rows import NEVER
 from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput

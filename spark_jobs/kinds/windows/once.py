@@ -25,6 +25,7 @@ import numpy as np
 
 from tiercel.acker.ids import KEY_BYTES, said_by
 from tiercel.acker.inbox.contract import Covered
+from tiercel.acker.metrics.contract import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.bolts.windowed_bolt import Sliding, WindowedBolt
@@ -44,9 +45,6 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
 from tiercel.spark_jobs.running.kind import Fetch, StepInput
 from tiercel.spark_jobs.running.once import (
-    ONCE_REPEATED,
-    ONCE_UNKEYED,
-    ONCE_UNSURE,
     OTHER_MESSAGE,
     UNKEYED,
     packed_as_plain,

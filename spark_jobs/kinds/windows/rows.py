@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from hashlib import blake2b
 from math import isnan, nan
 from typing import Any
@@ -32,9 +32,6 @@ GOOD = 0
 # Why a row leaves without its windows.
 NULL, AHEAD, LATE, REPLACED, OVERDUE, DEAD, MARKED = range(1, 8)
 _FIRST_ROOM = 1_024
-_1970 = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_MOMENT = -62_135_596_800_000_000
-_LAST_MOMENT = 253_402_300_799_999_999
 # A number that is an earlier time is probably one of another unit.
 _1990_US = 631_152_000_000_000
 # Timestamps beyond this are no times: far beyond the year 9999, and far below ``FOREVER``.
@@ -51,11 +48,6 @@ _WIDEST = 2**40
 def micros(duration: timedelta) -> int:
     """Return a duration in microseconds."""
     return duration // timedelta(microseconds=1)
-
-
-def moment(time_us: int) -> datetime:
-    """Return a timestamp in UTC, cut to the years that Python supports."""
-    return _1970 + timedelta(microseconds=min(max(time_us, _FIRST_MOMENT), _LAST_MOMENT))
 
 
 class Timestamps:

@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from tiercel.acker.inbox.contract import moment
+from tiercel.acker.metrics.contract import WINDOWS_LATE, WINDOWS_REFUSED
 from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.verdicts import GivenBack, Reject, RetryLater, Verdict
 from tiercel.spark_jobs.bolts.windowed_bolt import (
@@ -36,10 +38,8 @@ from tiercel.spark_jobs.kinds.windows.rows import (
     Longs,
     Mask,
     micros,
-    moment,
 )
 from tiercel.spark_jobs.reasons import raised
-from tiercel.spark_jobs.running.counting import WINDOWS_LATE, WINDOWS_REFUSED
 from tiercel.spark_jobs.running.step import Execution, Step
 from tiercel.spark_jobs.suspects.book import REASON
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes

@@ -25,6 +25,7 @@ import numpy as np
 
 from tiercel.acker.inbox.chunk import Lineage
 from tiercel.acker.inbox.contract import Covered
+from tiercel.acker.metrics.contract import WINDOWS_CLOSED, WINDOWS_FAILED
 from tiercel.queues.retry import RetryPolicy
 from tiercel.spark_jobs.bolts.verdicts import Reject
 from tiercel.spark_jobs.bolts.windowed_bolt import LONGEST_WAIT, WindowedBolt, longest_held
@@ -70,7 +71,6 @@ from tiercel.spark_jobs.kinds.windows.step import (
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
 from tiercel.spark_jobs.running.copy import joined, parted
-from tiercel.spark_jobs.running.counting import WINDOWS_CLOSED, WINDOWS_FAILED
 from tiercel.spark_jobs.running.kind import Fetch, StepInput
 from tiercel.spark_jobs.running.step import Done, Execution
 from tiercel.spark_jobs.running.suspicion import place

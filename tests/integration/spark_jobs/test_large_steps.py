@@ -24,9 +24,8 @@ from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.memory import MemoryStateStore
-from tiercel.spark_jobs.topology.graph import bolt_tasks
+from tiercel.spark_jobs.topology.graph import bolt_tasks, ledger_spec_of
 
 MIB = 1024 * 1024
 ROW = 100_000

@@ -11,10 +11,9 @@ import pytest
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, TopologyBuilder
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.metrics.contract import total_of
+from tiercel.acker.metrics.contract import chained_counter, total_of
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.running.counting import chained_counter
-from tiercel.spark_jobs.spark.run import ledger_spec_of
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 
 
 class Twice(BasicBolt):

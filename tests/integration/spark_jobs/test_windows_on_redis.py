@@ -13,8 +13,8 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Sliding, TopologyBuilder, WindowedBolt, tumbling
 from tiercel.acker.inbox.redis import open_inboxes
 from tiercel.acker.redis_ledger import open_ledger
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 
 MS = timedelta(milliseconds=1)
 

@@ -20,10 +20,10 @@ from tiercel.acker.ledger import Applied
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.errors import StateLayoutError
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state import redis_shard
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
+from tiercel.spark_jobs.topology.graph import ledger_spec_of
 from tiercel.workers.control.redis_control import RedisControl
 from tiercel.workers.control.registry import known_topologies, topology_named
 from tiercel.workers.driver.process import Driver

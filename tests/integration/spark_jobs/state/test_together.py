@@ -26,10 +26,9 @@ from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.counting import Counting
 from tiercel.spark_jobs.running.suspicion import Suspicion
-from tiercel.spark_jobs.spark.run import ledger_spec_of
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.spark_jobs.topology.graph import inboxes_of
+from tiercel.spark_jobs.topology.graph import inboxes_of, ledger_spec_of
 
 FIRST = 2
 LAST = 3

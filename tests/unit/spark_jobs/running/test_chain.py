@@ -15,10 +15,9 @@ from tests.support.inbox_cluster import InboxCluster
 from tests.support.pump import Killed, Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, Reject, RetryLater, TopologyBuilder
 from tiercel.acker.inbox.contract import Claims, Covered, decode, encode
-from tiercel.acker.metrics.contract import total_of
+from tiercel.acker.metrics.contract import chained_counter, total_of
 from tiercel.spark_jobs.kinds import plain
 from tiercel.spark_jobs.kinds.choice import attempt_at
-from tiercel.spark_jobs.running.counting import chained_counter
 from tiercel.spark_jobs.suspects.book import REASON
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes
 

@@ -18,10 +18,10 @@ from pika import BasicProperties
 from tests.support.pump import Pump, Source, killed_after
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, StatefulBolt, TopologyBuilder
+from tiercel.acker.metrics.contract import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.message.identity import Identity, identity_reader
 from tiercel.spark_jobs.process.host import BoltTask
-from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.spark_jobs.state.memory import MemoryStateStore
 
 

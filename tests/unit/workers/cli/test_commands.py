@@ -44,6 +44,22 @@ def test_the_help_of_tiercel_waits_for_no_library_of_a_command():
     assert finished.stdout == "set()\n"
 
 
+@pytest.mark.parametrize(
+    "module", ["spout.process", "cli.topologies", "cli.orders", "cli.queues", "cli.state"]
+)
+def test_only_processes_of_bolts_and_drivers_import_the_engine(module):
+    """A spout worker or a command starts a tenth sooner without it."""
+    program = (
+        f"import sys, tiercel.workers.{module}\n"
+        "engine = ('pyspark', 'tiercel.spark_jobs.kinds', 'tiercel.spark_jobs.process.host')\n"
+        "print([name for name in sys.modules if name.startswith(engine)])\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "[]\n"
+
+
 def test_a_command_that_there_is_not_is_named_with_one_that_is_alike():
     result = CliRunner().invoke(app, ["kil"])
     assert result.exit_code == 2

@@ -8,8 +8,7 @@ import pytest
 from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import Counted, ErrorReport, bucket_of
-from tiercel.spark_jobs.running.counting import ACKER, edge_counter
+from tiercel.acker.metrics.contract import ACKER, Counted, ErrorReport, bucket_of, edge_counter
 from tiercel.spark_jobs.topology.graph import extra_task
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import UNATTENDED_S, Presence

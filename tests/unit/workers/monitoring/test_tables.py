@@ -20,12 +20,18 @@ from tiercel import (
     TopologyBuilder,
 )
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import Counted, ErrorReport
+from tiercel.acker.metrics.contract import (
+    ONCE_REPEATED,
+    ONCE_UNKEYED,
+    ONCE_UNSURE,
+    RETRY_LATER,
+    Counted,
+    ErrorReport,
+    chained_counter,
+)
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.queues.queue_spout import NO_IDENTITY
-from tiercel.spark_jobs.running.counting import RETRY_LATER, chained_counter
-from tiercel.spark_jobs.running.once import ONCE_REPEATED, ONCE_UNKEYED, ONCE_UNSURE
 from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.monitoring import screen, tables
