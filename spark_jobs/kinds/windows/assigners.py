@@ -23,6 +23,7 @@ from tiercel.spark_jobs.kinds.windows.rows import (
     HeldRows,
     Longs,
     Mask,
+    NewestWindow,
     each_once,
     groups_of,
     is_near,
@@ -426,14 +427,6 @@ def _fitting(due: Sequence[Closing], limits: Limits) -> int:
     return len(due)
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """The newest closed window of one key: its number, and the place of its last row."""
-
-    number: int = 0
-    place: tuple[int, ...] = (NEVER,)
-
-
 class CountWindows:
     """``Assigner`` of windows of tuples, per key in the order of timestamps."""
 
@@ -456,7 +449,7 @@ class CountWindows:
         self._expires = tells_expired
         # Number of closed rows of a key that later windows need.
         self._keeps = length if tells_expired else length - slide
-        self._counted: dict[int, _Counted] = {}
+        self._counted: dict[int, NewestWindow] = {}
         # Number of rows that no window has had, by key.
         self._fresh: dict[int, int] = {}
 
@@ -487,7 +480,7 @@ class CountWindows:
 
     def _closed_in(self, rows: HeldRows, group: Longs, key: int) -> int:
         """Return how many of these rows of a key closed windows have had."""
-        last = self._counted.get(self._digests[key], _Counted()).place
+        last = self._counted.get(self._digests[key], NewestWindow()).place
         columns = [rows[name][group].tolist() for name in self._order]
         return sum(place <= last for place in zip(*columns, strict=True))
 
@@ -512,7 +505,7 @@ class CountWindows:
     ) -> Iterator[Closing]:
         """Yield the windows of one key that close."""
         digest = self._digests[key]
-        number = self._counted.get(digest, _Counted()).number
+        number = self._counted.get(digest, NewestWindow()).number
         times = rows["time"][group]
         end = self._closed_in(rows, group, key) + self.slide
         most = int(np.searchsorted(times, watermark)) if self._by_time else len(group)
@@ -560,8 +553,9 @@ class CountWindows:
                 del self._fresh[key]
             if self._keeps:
                 last = int(closings[-1].rows[-1])
-                place = tuple(int(rows[name][last]) for name in self._order)
-                self._counted[self._digests[key]] = _Counted(closings[-1].id[0] + 1, place)
+                place = [int(rows[name][last]) for name in self._order]
+                number, digest = closings[-1].id
+                self._counted[digest] = NewestWindow.of(digest, number + 1, *place)
 
     def open_windows(self, rows: HeldRows) -> int:
         # A row is in the windows that end at multiples of the slide up to ``length`` behind it.
@@ -575,11 +569,14 @@ class CountWindows:
         self._counted = {key: one for key, one in self._counted.items() if key in live}
 
     def dump(self) -> dict[str, Any]:
-        return {str(key): [one.number, *one.place] for key, one in self._counted.items()}
+        return {"counted": ";".join([one.text for one in self._counted.values()])}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        for key, found in state.items():
-            self._counted[int(key)] = _Counted(found[0], tuple(found[1:]))
+        # Until 0.1, a list for each key.
+        lists = (f"{key} {' '.join(map(str, one))}" for key, one in state.items())
+        for text in filter(None, state.get("counted", ";".join(lists)).split(";")):
+            digest, *one = map(int, text.split())
+            self._counted[digest] = NewestWindow.of(digest, *one)
 
 
 def assigner_of(

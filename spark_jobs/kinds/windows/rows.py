@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
 from math import isnan, nan
@@ -297,6 +298,19 @@ class FirstOpen:
     def load(self, state: Iterable[Sequence[int]]) -> None:
         """Load it."""
         self._since = [(ms, seq, row, end) for ms, seq, row, end in state]
+
+
+@dataclass(frozen=True, slots=True)
+class NewestWindow:
+    """The newest closed window of one key: its number, and the place of its last row."""
+
+    number: int = 0
+    place: tuple[int, ...] = (NEVER,)
+    text: str = ""  # with the key's digest, for the snapshots of 100,000 keys
+
+    @classmethod
+    def of(cls, digest: int, number: int, *place: int) -> NewestWindow:
+        return cls(number, place, " ".join(map(str, (digest, number, *place))))
 
 
 def numbers_in(keys: Longs, firsts: Longs, lasts: Longs) -> int:

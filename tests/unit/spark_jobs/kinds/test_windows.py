@@ -320,3 +320,13 @@ def test_failures_and_new_processes_change_no_window(
     assert sorted(shaken.new) == sorted(calm.new)
     if expired:
         assert sorted(shaken.expired) == sorted(calm.expired)
+
+
+def test_the_windows_that_were_counted_are_read_as_earlier_versions_wrote_them():
+    before, now = (CountWindows(3, 1, [7, 8], by_time=False, tells_expired=False) for _ in range(2))
+    before.load({"7": [4, 1700, 0, 2], "8": [1, 1701, 3, 0]})
+    assert before.dump() == {"counted": "7 4 1700 0 2;8 1 1701 3 0"}
+    now.load(before.dump())
+    assert now.dump() == before.dump()
+    now.load({})
+    assert now.dump() == before.dump()
