@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Iterator
 from functools import lru_cache
@@ -34,8 +35,6 @@ _COLLECTORS = (
 )
 _REMOTE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 _INSTALLED = {"site-packages", "dist-packages"}
-# What ends the process although a bolt's code raised it.
-_STOPS = (KeyboardInterrupt, GeneratorExit)
 _STANDARD = tuple(
     f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
@@ -149,12 +148,15 @@ def raised() -> tuple[type[BaseException], ...]:
     its Spark task; for ``except raised()`` around the user's code.
 
     Python evaluates the expression when an exception comes. All types belong to it but for
-    KeyboardInterrupt and GeneratorExit: a library's ``sys.exit``, a panic of a Rust extension and
-    ``gevent.Timeout`` are no ``Exception``, and a process that ended with one would be restarted
-    for the same tuple again and again.
+    GeneratorExit, and Ctrl-C, which Python raises in the main thread: a library's ``sys.exit``, a
+    panic of a Rust extension and ``gevent.Timeout`` are no ``Exception``, and a process that ended
+    with one would be restarted for the same tuple again and again.
     """
     error = sys.exc_info()[1]
-    return () if error is None or isinstance(error, _STOPS) else (type(error),)
+    if error is None or isinstance(error, GeneratorExit):
+        return ()
+    is_main = threading.current_thread() is threading.main_thread()
+    return () if isinstance(error, KeyboardInterrupt) and is_main else (type(error),)
 
 
 def reason_of(error: object) -> str:

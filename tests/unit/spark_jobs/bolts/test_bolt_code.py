@@ -162,6 +162,20 @@ def test_a_key_that_is_pressed_ends_the_task() -> None:
         pump.run()
 
 
+def test_elsewhere_than_in_the_main_thread_no_key_is_pressed_and_the_tuple_fails() -> None:
+    """Else the task would begin again and again with the same tuple."""
+
+    def interrupt():
+        raise KeyboardInterrupt("by the code of the bolt")
+
+    pump = Pump(topology(Calling(interrupt)))
+    [root] = pump.feed(["bad"])
+    thread = threading.Thread(target=pump.run)
+    thread.start()
+    thread.join(20)
+    assert pump.failed == {root: "bolt: KeyboardInterrupt: by the code of the bolt"}
+
+
 class Misspelt(BasicBolt):
     def excute(self, tup, collector):
         pass
