@@ -20,6 +20,8 @@ from tiercel.spark_jobs.topology.bolt_settings import (
     at_once_of,
     concurrency_of,
     is_only_shuffled,
+    ordered_by_of,
+    rates_of,
 )
 from tiercel.spark_jobs.topology.graph import Topology, line_at
 from tiercel.workers.control.presence import attended
@@ -58,13 +60,16 @@ class Crowd(NamedTuple):
     fullest: float
     # True if a task is in a call of its bolt for seconds.
     in_long_call: bool
+    # True if tuples may wait although places are free, in an order or for a rate limit.
+    in_turn: bool = False
 
 
 def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
     """Return the crowd at the bolts, from the figures of ``inboxes_of(topology)`` and of extra
     tasks.
     """
-    fullest, in_long_call = 0.0, False
+    fullest, in_long_call, in_turn = 0.0, False, False
+    rates = rates_of(topology)
     extra = [task for task in figures if is_extra(task) and attended(figures[task])]
     for bolt, spec in topology.bolts.items():
         tasks = topology.task_ids(bolt)
@@ -74,6 +79,8 @@ def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
         shared = inboxes if line is None else [*inboxes, figures[line]]
         staffed = [each for each in inboxes if attended(each)]
         in_long_call |= any(each.doing_s is not None for each in staffed)
+        if ordered_by_of(spec) or bolt in rates:
+            in_turn |= any(each.tuples for each in shared)
         if max(each.oldest_s for each in shared) < _PASSING_S:
             continue
         # A task that is in a call with a batch takes no other tuples.
@@ -86,7 +93,7 @@ def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
             room = places * len(staffed) * (_DEALT if line is None else 1)
             tuples = sum(each.tuples for each in shared)
             fullest = max(fullest, tuples / room if staffed else float("inf"))
-    return Crowd(fullest, in_long_call)
+    return Crowd(fullest, in_long_call, in_turn)
 
 
 class Admission:
@@ -219,7 +226,7 @@ class Admission:
             return
         if found.in_long_call:
             self._called_at = now
-            self._fill_places(in_flight, found.fullest, silent_s, now)
+            self._fill_places(in_flight, found, silent_s, now)
         if silent_s < self._patience_s / 2 and not is_slow:
             return
         self._looks += 1
@@ -233,10 +240,10 @@ class Admission:
             most = max(UNPROVEN_BOUND, 2 * self.bound)
             self.bound = max(self.bound, min(self._room(), most))
 
-    def _fill_places(self, in_flight: int, fullest: float, silent_s: float, now: float) -> None:
+    def _fill_places(self, in_flight: int, found: Crowd, silent_s: float, now: float) -> None:
         """Double the bound if a bolt works for long on its first tuples, and much of it is free."""
-        room = in_flight / fullest if fullest else float("inf")
-        is_free = silent_s >= _GAP_S and room >= _MUCH_MORE * self.bound
+        room = in_flight / found.fullest if found.fullest else float("inf")
+        is_free = silent_s >= _GAP_S and room >= _MUCH_MORE * self.bound and not found.in_turn
         self._free_looks = self._free_looks + 1 if is_free else 0
         if self._free_looks == _LOOKS_BESIDE_A_CALL:
             self._free_looks = 0

@@ -343,6 +343,19 @@ def test_the_crowd_is_the_fullest_bolts():
     assert crowd_at(topology_of(Batches(), 2), [1, 0]).fullest == 0.5
 
 
+def test_tuples_may_wait_in_an_order_or_for_a_rate_limit_though_places_are_free():
+    ordered = topology_of(Look(), 4, "fields", ordered_by="word", threads=8)
+    assert crowd_at(ordered, [1, 0, 0, 0], doing_s=5.0).in_turn
+    assert not crowd_at(ordered, [0, 0, 0, 0]).in_turn
+    limited = topology_of(Look(), 4, rate_limit="10/s")
+    assert crowd_at(limited, [0, 0, 0, 0], in_line=1).in_turn
+    admission = adaptive(places=32)
+    for now in range(10):
+        admission.reached(float(now))
+        admission.look(float(now), admission.bound, lambda: Crowd(0.1, True, True))
+    assert admission.bound == FIRST_BOUND
+
+
 def test_extra_tasks_are_places_too_while_they_have_a_process():
     shared = topology_of(Look(), 4)
     assert crowd_at(shared, [1, 1, 1, 1], beside=[0, 0, 0, 0]).fullest == 0.5
