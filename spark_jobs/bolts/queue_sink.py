@@ -123,24 +123,24 @@ class Envelope:
         return exchange, _name(self._routing_key, tup, _KEY, 0, _NAME_BYTES)
 
 
-def _name(setting: Any, tup: Tuple, what: str, least: int, most: int) -> str:
+def _name(setting: Any, tup: Tuple, noun: str, least: int, most: int) -> str:
     if not isinstance(setting, FromField):
         return str(setting)
     name = setting.of(tup)
-    if not _is_name(name, what, least, most):
-        raise ValueError(f"{setting} holds {name!r:.50}, which is no {_needed(what, least, most)}")
+    if not _is_name(name, noun, least, most):
+        raise ValueError(f"{setting} holds {name!r:.50}, which is no {_needed(noun, least, most)}")
     return str(name)
 
 
-def _is_name(name: object, what: str, least: int, most: int) -> bool:
-    if what is _KEY:
+def _is_name(name: object, noun: str, least: int, most: int) -> bool:
+    if noun is _KEY:
         return isinstance(name, str) and least <= len(name.encode()) <= most
     return is_broker_name(name, least, most)
 
 
-def _needed(what: str, least: int, most: int) -> str:
-    end = "" if what is _KEY else " without line breaks"
-    return f"{what}: use {least} to {most} bytes{end}"
+def _needed(noun: str, least: int, most: int) -> str:
+    end = "" if noun is _KEY else " without line breaks"
+    return f"{noun}: use {least} to {most} bytes{end}"
 
 
 def _check_place(queue: Any, exchange: Any, routing_key: Any) -> None:
@@ -155,15 +155,15 @@ def _check_place(queue: Any, exchange: Any, routing_key: Any) -> None:
         raise TopologyError(
             "QueueSink takes a routing key for an exchange only; a queue's routing key is its name"
         )
-    for setting, what, least, most in (
+    for setting, noun, least, most in (
         (queue, _QUEUE, 1, QUEUE_BYTES),
         (exchange, _EXCHANGE, 0, _NAME_BYTES),
         (routing_key, _KEY, 0, _NAME_BYTES),
     ):
         if setting is None or isinstance(setting, FromField):
             continue
-        if not _is_name(setting, what, least, most):
-            raise TopologyError(f"QueueSink: {setting!r:.50} is no {_needed(what, least, most)}")
+        if not _is_name(setting, noun, least, most):
+            raise TopologyError(f"QueueSink: {setting!r:.50} is no {_needed(noun, least, most)}")
 
 
 # An exchange and "", or "" and a queue.

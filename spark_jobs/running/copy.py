@@ -87,8 +87,9 @@ def copied(bolt: AnyBolt) -> AnyBolt:
 
 def _attributes_of(bolt: AnyBolt) -> dict[str, Any]:
     kind: Any = type(bolt)
-    slots = {name: getattr(bolt, name) for name in slots_of(kind) if hasattr(bolt, name)}
-    return {**slots, **vars(bolt)}
+    if not (slots := slots_of(kind)):
+        return vars(bolt)
+    return {name: getattr(bolt, name) for name in slots if hasattr(bolt, name)} | vars(bolt)
 
 
 def _set_attributes(bolt: AnyBolt, attributes: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from tiercel.acker.ids import is_line, line_of, task_of
+from tiercel.acker.ids import is_extra, line_of, task_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows, moment
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import (
@@ -318,10 +318,7 @@ def task_rows(component: Component, readings: Readings) -> tuple[TaskRow, ...]:
     extra = sorted(
         task
         for task, inbox in readings.inboxes.items()
-        if task not in component.tasks
-        and not is_line(task)
-        and task_of(task) in component.tasks
-        and attended(inbox)
+        if is_extra(task) and task_of(task) in component.tasks and attended(inbox)
     )
     tasks = (*component.tasks, *extra)
     return tuple(_task(component.name, task, readings) for task in tasks)

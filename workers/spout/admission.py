@@ -238,17 +238,17 @@ class Admission:
         elif self._looks >= _LOOKS:
             self._tried_at = now
             most = max(UNPROVEN_BOUND, 2 * self.bound)
-            self.bound = max(self.bound, min(self._room(), most))
+            self.bound = max(self.bound, min(self._room(self._fullest), most))
 
     def _fill_places(self, in_flight: int, found: Crowd, silent_s: float, now: float) -> None:
         """Double the bound if a bolt works for long on its first tuples, and much of it is free."""
-        room = in_flight / found.fullest if found.fullest else float("inf")
+        room = self._room(found.fullest / in_flight)
         is_free = silent_s >= _GAP_S and room >= _MUCH_MORE * self.bound and not found.in_turn
         self._free_looks = self._free_looks + 1 if is_free else 0
         if self._free_looks == _LOOKS_BESIDE_A_CALL:
             self._free_looks = 0
             self._tried_at = now
-            self.bound = min(2 * self.bound, int(min(room, LARGEST_BOUND)))
+            self.bound = min(2 * self.bound, room, LARGEST_BOUND)
             self._look_anew()
 
     def _try_more(self, now: float) -> None:
@@ -314,14 +314,16 @@ class Admission:
             self._fitting = 0
             self._look_anew()
         elif self._looks >= _LOOKS:
-            self._fitting = self._room()
+            self._fitting = self._room(self._fullest)
             self._look_anew()
         return self._slow
 
-    def _room(self) -> int:
-        """Return how many tuples may be in flight without one that waits, by the last looks."""
+    def _room(self, fullest: float) -> int:
+        """Return how many tuples may be in flight without one that waits, from the tuples per place
+        of the fullest bolt for each tuple in flight.
+        """
         # Rounded, because 1 / (1 / 49) is less than 49.
-        return int(round(1 / self._fullest, 6)) if self._fullest else 2 * self.bound
+        return int(round(1 / fullest, 6)) if fullest else 2 * self.bound
 
     def _rate(self) -> float:
         """Return the completions per second over the last rounds."""
