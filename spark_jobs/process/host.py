@@ -324,7 +324,7 @@ class Host:
     def _leave(self, leaving: Sequence[int]) -> None:
         if not self._leaves:
             log.info(
-                "the executor is asked to leave: its bolt tasks finish what they execute",
+                "the executor is asked to leave: its bolt tasks finish their current tuples",
                 extra={"event": "bolt_tasks_leave"},
             )
         self._leaves = True

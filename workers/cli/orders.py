@@ -89,8 +89,8 @@ def deactivate(topology: Name, *, redis: Redis = None) -> None:
 def pause(topology: Name, *, bolt: BoltName, redis: Redis = None) -> None:
     """Stop a bolt from taking tuples; the other bolts go on.
 
-    Its tasks finish what they execute. Messages that wait for it do not time out. The order lasts
-    until tiercel resume, also in later runs.
+    Its tasks finish their current tuples. Messages that wait for it do not time out. The order
+    lasts until tiercel resume, also in later runs.
     """
     settings = found_settings(topology=topology, redis=redis)
     with closing(_steering(topology, settings, threading.Event())) as steering:

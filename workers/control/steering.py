@@ -29,8 +29,8 @@ _SAY_S = 1.0
 _ANSWER_S = 5.0
 _BEGIN_S = 30.0
 _PAUSED = (
-    "its tasks finish what they execute and take nothing new; tuples wait for it and do not time "
-    "out"
+    "its tasks finish their current tuples and take nothing new; tuples wait for it and do not "
+    "time out"
 )
 _NOT_BEGUN = "not begun a new run yet: the log of its driver says why"
 _NOT_WANTED = (

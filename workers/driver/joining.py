@@ -195,7 +195,7 @@ class Joining:
         self._asked |= new
         for one in sorted(new):
             log.info(
-                "executor %s leaves: its tasks finish what they execute, and others execute the "
+                "executor %s leaves: its tasks finish their current tuples, and others execute the "
                 "rest", one,
                 extra={"event": "executor_leaving"},
             )  # fmt: skip

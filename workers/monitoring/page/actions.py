@@ -37,7 +37,7 @@ _EFFECTS = {
     ),
 }
 _PAUSED = (
-    "Pause {bolt} of {topology}: its tasks finish what they execute and take no more; messages "
+    "Pause {bolt} of {topology}: its tasks finish their current tuples and take no more; messages "
     "that wait for it do not time out."
 )
 _RESUMED = "Resume {bolt} of {topology}: its tasks take tuples again."
