@@ -64,9 +64,13 @@ class AccessRefusedError(BrokerRefusedError):
 class QueueMissingError(BrokerRefusedError):
     """There is no queue of this name."""
 
+    refused = True
+
 
 class ExchangeMissingError(BrokerRefusedError):
     """There is no exchange of this name."""
+
+    refused = True
 
 
 class PublishRefusedError(BrokerRefusedError):

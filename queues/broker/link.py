@@ -18,6 +18,8 @@ from tiercel.queues.errors import (
     AccessRefusedError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    ExchangeMissingError,
+    QueueMissingError,
     QueuesError,
 )
 from tiercel.queues.outage import Outage
@@ -30,9 +32,11 @@ _STABLE_S = 5.0
 # A broker that is starting may refuse calls that it accepted before. After this many refusals in a
 # row we believe it.
 _REFUSALS = 5
-# Time for which a login, virtual host or permission that was accepted before may be refused: the
-# password is being changed, or what checks logins is away. As for Redis (acker/redis/errors.py).
-_ACCESS_PATIENCE_S = 600.0
+# Refusals that may pass by themselves once everything has worked, within this time: a password is
+# being changed, a server that checks logins is away, or the owner of a queue declares it anew. For
+# logins as for Redis (acker/redis/errors.py).
+_MAY_PASS = (AccessRefusedError, ExchangeMissingError, QueueMissingError)
+_PATIENCE_S = 600.0
 
 
 # Checks per heartbeat interval for data from the broker.
@@ -75,7 +79,7 @@ class Link:
     Tries the hosts in turn, and ends when told to or when refused.
 
     A refusal (login, virtual host, missing queue) ends it at once if it never worked before, else
-    after five in a row; refused access after ten minutes.
+    after five in a row; refused access and a missing queue or exchange after ten minutes.
     """
 
     def __init__(self, address: Address, user: LinkUser, name: str) -> None:
@@ -315,6 +319,6 @@ class Link:
         """Return True if this refusal may pass."""
         if not self._worked:
             return False
-        if self._proven and isinstance(error, AccessRefusedError):
-            return time.monotonic() - self._refused_at < _ACCESS_PATIENCE_S
+        if self._proven and isinstance(error, _MAY_PASS):
+            return time.monotonic() - self._refused_at < _PATIENCE_S
         return self._refusals < _REFUSALS

@@ -177,10 +177,30 @@ def test_a_login_that_is_refused_while_it_works_is_waited_for(rabbitmq, caplog, 
 
 
 def test_a_login_that_is_refused_for_ten_minutes_ends_it(rabbitmq, monkeypatch):
-    monkeypatch.setattr(link, "_ACCESS_PATIENCE_S", 1.0)
+    monkeypatch.setattr(link, "_PATIENCE_S", 1.0)
     with refused_while_it_works(rabbitmq(), monkeypatch) as desk:
         error = wait_until(desk.consumer.error, 60)
     assert "refused the login of user 'worker'" in str(error)
+
+
+def test_a_queue_that_its_owner_redeclares_while_it_is_read_is_waited_for(
+    amqp_url, caplog, monkeypatch
+):
+    caplog.set_level("INFO", "tiercel")
+    monkeypatch.setattr(link, "_STABLE_S", 0)
+    queue = filled(amqp_url, b"a")
+    with Desk(amqp_url, queue, declare=False) as desk:
+        desk.ack(desk.next())
+        desk.wait_for("acked_to_broker", 1)
+        delete(amqp_url, queue)
+        wait_until(lambda: desk.consumer._link._refusals > 6, 60, "refusals")
+        assert desk.consumer.error() is None
+        declare_queue(amqp_url, WorkQueue(name=queue, retry=NO_WAIT))
+        put(amqp_url, queue, b"b")
+        assert desk.next().body == b"b"
+    said = [each.getMessage() for each in caplog.records if each.name.startswith("tiercel")]
+    [missing] = [line for line in said if "no queue" in line]
+    assert missing.endswith("waits for RabbitMQ")
 
 
 def test_a_queue_that_must_exist_and_does_not_ends_it(amqp_url):
