@@ -1,5 +1,6 @@
 """A bolt's life: prepared before its first tuple, a copy for each task, cleaned up at the end."""
 
+import re
 from collections import Counter
 
 from tests.semantics.components import chain, feeding, outcome
@@ -51,10 +52,11 @@ def test_each_task_is_a_copy_prepared_first_flushed_after_its_input_and_cleaned_
     diaries = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
     assert {name.split("-")[0] for name in diaries} == {"2", "3"}
     words = Counter(word for diary in diaries.values() for word in diary)
-    assert (words["execute"], words["flush"]) == (21, 3)
+    # A slow machine may cut the first input of a task into two steps.
+    assert words["execute"] == 21
+    assert words["flush"] >= 3
     for diary in diaries.values():
-        assert (diary[0], diary.count("prepare")) == ("prepare", 1)
-        assert (diary[-1], diary.count("cleanup")) == ("cleanup", 1)
+        assert re.fullmatch("prepare(( execute)+ flush)+ cleanup", " ".join(diary))
 
 
 class Total(BasicBolt):
