@@ -264,7 +264,8 @@ class InboxFigures:
     attempts: int
     # Seconds since the last heartbeat of the task's process; None if there was none in this run.
     seen_s: float | None
-    # Seconds that the current call of the bolt has taken; None if the process reported no call.
+    # Seconds that the current call of the bolt has taken, the oldest of concurrent calls; None if
+    # the process reported no call.
     doing_s: float | None = None
     # The place where the process runs, as it reported; empty if it did not.
     place: str = ""
@@ -455,7 +456,8 @@ class Inboxes(Protocol):
     ) -> Heard:
         """Report that the process is alive and runs these tasks, {task: attempt}.
 
-        ``doing_s`` has the seconds that tasks have spent in their current call of the bolt;
+        ``doing_s`` has the seconds that tasks have spent in their current call of the bolt, the
+        oldest of concurrent calls;
         ``place`` tells monitors where the process runs, and ``held`` what tasks hold.
         """
 

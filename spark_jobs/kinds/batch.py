@@ -337,7 +337,7 @@ class InBatches:
     def ends(self, wait_s: float) -> StepInput | None:
         return self._attempt.answered(wait_s)
 
-    def hanging(self) -> None:
+    def under_way(self) -> None:
         """Return None: no call runs between two steps."""
 
     def wake(self) -> None:

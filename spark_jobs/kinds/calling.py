@@ -50,7 +50,7 @@ _LOOK_S = 0.01
 
 
 class Calls:
-    """``BoltKind`` with concurrent calls. Only ``wake`` and ``hanging`` are thread-safe."""
+    """``BoltKind`` with concurrent calls. Only ``wake`` and ``under_way`` are thread-safe."""
 
     # Claimed tuples are running or wait for a permit.
     gives_back = False
@@ -95,7 +95,7 @@ class Calls:
         self._new: list[OpenEntry] = []  # entries whose tuples are not in the line yet
         self._tick: Call | None = None
         self._look_at = 0.0
-        self._hanging: HangingCall | None = None
+        self._watched: WatchedCall | None = None
 
     @property
     def next_at(self) -> float | None:
@@ -109,16 +109,19 @@ class Calls:
     def wake(self) -> None:
         self.flight.wake()
 
-    def hanging(self) -> WatchedStep | None:
-        call = self._caller.hanging()
+    def under_way(self) -> WatchedStep | None:
+        hanging = self._caller.hanging()
+        call = hanging or self._caller.oldest()
         if call is None:
             return None
-        if self._hanging is None or self._hanging.call is not call:
+        known, waits = self._watched, hanging is None
+        if known is None or known.call is not call or known.waits != waits:
             attempt = self._attempt
-            self._hanging = HangingCall(
+            known = self._watched = WatchedCall(
                 call, attempt.task, self.copy.component, self._outputs, attempt.doing
             )
-        return self._hanging
+            known.waits = waits
+        return known
 
     def takes(self, wait_s: float) -> StepInput | None:
         """Take tuples, begin calls, and return a step of the calls that have ended.
@@ -506,8 +509,10 @@ class CallingCopy(WorkingCopy):
         return Playback(bolt, self._caller, self._places, self._tracing)
 
 
-class HangingCall:
+class WatchedCall:
     """``WatchedStep`` of one call."""
+
+    waits = False
 
     def __init__(
         self, call: Call, task: int, component: str, outputs: Outputs, step: WatchedStep | None

@@ -31,7 +31,7 @@ class InOrder:
         self.copy = inner.copy
         self.slices = inner.slices
         self.gives_back = inner.gives_back
-        self.hanging = inner.hanging
+        self.under_way = inner.under_way
         self.wake = inner.wake
         self.close = inner.close
 

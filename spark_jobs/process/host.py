@@ -342,7 +342,9 @@ class Host:
                 task.wake()
 
     def _doing_s(self) -> dict[int, float]:
-        """Seconds for which tasks have been in the same call of their bolt, as seen by beats."""
+        """Seconds for which tasks have been in the same call of their bolt, or in the oldest of
+        many, as seen by beats.
+        """
         now = time.monotonic()
         before = self._calls
         self._calls = {}

@@ -142,9 +142,9 @@ class Attempt:
 
     def executing(self) -> WatchedStep | None:
         """Return the step or call that is being executed; for the watchdog's thread."""
-        step = self.doing
-        hanging = self.kind.hanging()
-        return step if hanging is None and step is not None and step.at_work else hanging
+        step, call = self.doing, self.kind.under_way()
+        works = step is not None and step.at_work
+        return step if works and (call is None or call.waits) else call
 
     def give_back(self) -> None:
         """Give claimed tuples that have not begun back to the line if a call of the bolt is long;
@@ -581,7 +581,7 @@ class Plain:
     def ends(self, wait_s: float) -> StepInput | None:
         return self._attempt.answered(wait_s)
 
-    def hanging(self) -> None:
+    def under_way(self) -> None:
         """Return None: no call is under way between two steps."""
 
     def wake(self) -> None:

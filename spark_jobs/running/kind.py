@@ -37,7 +37,7 @@ class BoltKind(Protocol):
     gives tuples back to the line during a long call. A kind uses the attempt's ``backlog``,
     ``fetch`` and ``first``.
 
-    Any thread may call ``hanging`` and ``wake``; only the task's thread uses the rest.
+    Any thread may call ``under_way`` and ``wake``; only the task's thread uses the rest.
     """
 
     @property
@@ -76,8 +76,10 @@ class BoltKind(Protocol):
         paused, or the task leaves.
         """
 
-    def hanging(self) -> WatchedStep | None:
-        """Return a call that is under way between two steps and lasts too long. Any thread."""
+    def under_way(self) -> WatchedStep | None:
+        """Return a call that is under way between two steps: one that may hang, or else the oldest
+        one. Any thread.
+        """
 
     def wake(self) -> None:
         """End a wait. Any thread."""

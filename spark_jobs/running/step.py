@@ -205,6 +205,7 @@ class Step:
     beyond: Beyond | None = None
     # True for a step within another one, which sends its effects.
     inner = False
+    waits = False
 
     def __init__(
         self,

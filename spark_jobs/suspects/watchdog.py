@@ -37,6 +37,8 @@ class WatchedStep(Protocol):
     record: Record
     # The bolt task whose bolt executes it.
     task: int
+    # True for a call that waits without blocking anything: it ends or is cancelled by itself.
+    waits: bool
 
     def roots(self, row: int, /) -> list[int]:
         """Return the roots of one tuple of the input."""
@@ -55,6 +57,11 @@ class Doing(NamedTuple):
     def same(self, other: Doing | None) -> bool:
         """Return True for the same call without a new sign of life."""
         return other is not None and self.goes_on(other) and self.signs == other.signs
+
+    @property
+    def waits(self) -> bool:
+        """True for a call that is only reported: it ends or is cancelled by itself."""
+        return self.work is not None and self.work.waits
 
     def goes_on(self, other: Doing | None) -> bool:
         """Return True for the same call."""
@@ -243,7 +250,7 @@ class Watchdog:
             for at, (watched, limit) in enumerate(self._watched):
                 doing = watched.doing()
                 before, since = seen[at]
-                if doing is None or not doing.goes_on(before):
+                if doing is None or not doing.goes_on(before) or doing.waits:
                     seen[at] = doing, now
                     begun[at] = now
                 elif not doing.same(before):

@@ -111,7 +111,8 @@ class Admission:
     * While nothing completes and a task is in a long call, the bound doubles every two looks that
       find many free places.
     * A timeout halves the bound, once for all tuples that were emitted before. After a long round
-      it leaves five seconds of work: tasks may be busy with tuples that timed out before.
+      it leaves five seconds of work: tasks may be busy with tuples that timed out before. Half of
+      the bound that timed out is a threshold, from which slow tuples add an eighth per round.
     * If nothing completes for seven tenths of the timeout, bolts may be holding tuples until more
       arrive. The bound is then raised to 16, less often after timeouts. In a topology without a
       timeout, it grows each time. If tasks are in long calls, it grows only to the free places.
@@ -163,6 +164,8 @@ class Admission:
 
     def follow(self, shape: Shape) -> None:
         """Adapt to new numbers of tasks per bolt."""
+        # As TCP's slow start threshold: timeouts under other numbers say nothing about these.
+        self._threshold = LARGEST_BOUND
         self._places = shape.places
         self._few = _FEW_DEALT if shape.dealt else max(_FEW, 4 * shape.places)
         self._enough = max(FIRST_BOUND, int((_DEALT if shape.dealt else 1.5) * shape.places))
@@ -203,6 +206,7 @@ class Admission:
             bound = min(bound, int(self._done / seconds * self._timeout_s / 6))
         self._patience_s = max(self._patience_s, 8 * self._timeout_s)
         self._decreased_at = now
+        self._threshold = max(1, self.bound // 2)
         self._start_again(max(1, bound), now)
 
     def look(self, now: float, in_flight: int, crowd: Callable[[], Crowd | None]) -> None:
@@ -242,13 +246,13 @@ class Admission:
 
     def _fill_places(self, in_flight: int, found: Crowd, silent_s: float, now: float) -> None:
         """Double the bound if a bolt works for long on its first tuples, and much of it is free."""
-        room = self._room(found.fullest / in_flight)
+        room = min(self._room(found.fullest / in_flight), self._threshold)
         is_free = silent_s >= _GAP_S and room >= _MUCH_MORE * self.bound and not found.in_turn
         self._free_looks = self._free_looks + 1 if is_free else 0
         if self._free_looks == _LOOKS_BESIDE_A_CALL:
             self._free_looks = 0
             self._tried_at = now
-            self.bound = min(2 * self.bound, room, LARGEST_BOUND)
+            self.bound = min(2 * self.bound, room)
             self._look_anew()
 
     def _try_more(self, now: float) -> None:
@@ -303,7 +307,11 @@ class Admission:
         wanted = max(wanted, self._fitting if self._is_slow(latency_s) else self._enough)
         bound = self.bound
         if bound < wanted:
-            self.bound = max(bound, min(2 * bound, wanted, most))
+            faster = 2 * bound
+            if self._slow:
+                faster = min(faster, max(self._threshold, bound + max(1, bound // 8)))
+            self.bound = max(bound, min(faster, wanted, most))
+            self._threshold = max(self._threshold, self.bound)
         elif latency_s > target_s and most == LARGEST_BOUND:
             self.bound = max(1, wanted, bound // 2)
 

@@ -154,7 +154,7 @@ class UnderWay(Protocol):
 
 
 class Caller(Protocol):
-    """Runs the calls of one bolt task. Only ``hanging`` may be called by other threads."""
+    """Runs the calls of one bolt task. Other threads may call ``hanging`` and ``oldest``."""
 
     def time(self) -> float:
         """Return the time on the caller's clock, in seconds."""
@@ -183,6 +183,9 @@ class Caller(Protocol):
 
         Thread-safe.
         """
+
+    def oldest(self) -> Call | None:
+        """Return the running call that began first. Thread-safe."""
 
     def cancel(self) -> bool:
         """Cancel the running calls, wait for them briefly, and start no further call.

@@ -329,6 +329,9 @@ class Coroutines:
                     return call
         return next(iter(self._overdue.copy()), None)
 
+    def oldest(self) -> Call | None:
+        return next(iter(self._tasks.copy()), None)
+
     def cancel(self) -> bool:
         if not self._open:
             return True

@@ -76,6 +76,9 @@ class ThreadCalls:
         method(*arguments)
 
     def hanging(self) -> Call | None:
+        return self.oldest()
+
+    def oldest(self) -> Call | None:
         return next(iter(self._running.copy()), None)
 
     def cancel(self) -> bool:

@@ -169,7 +169,7 @@ class Windows:
             )
         )
 
-    def hanging(self) -> None:
+    def under_way(self) -> None:
         """Return None: no call runs between two steps."""
 
     def wake(self) -> None:

@@ -333,6 +333,35 @@ def test_each_beat_says_for_how_long_a_task_has_been_in_one_call(cluster: InboxC
     assert process.end() is None
 
 
+class Waits(AsyncBolt):
+    """Blocks nothing while it waits for one word."""
+
+    async def execute(self, tup, collector):
+        if tup["word"] == "sleeper":
+            await asyncio.to_thread(Sleeps.free.wait, 20)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_each_beat_says_for_how_long_the_oldest_of_many_calls_waits_and_it_may() -> None:
+    builder = TopologyBuilder("hosted")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Waits()).shuffle_grouping("spout")
+    cluster = InboxCluster(builder.build())
+    process = Process(cluster, timedelta(seconds=0.05))
+    cluster.emit([["sleeper"]])
+
+    def age() -> float | None:
+        return cluster.inboxes.figures([2])[2].doing_s
+
+    wait_until(lambda: (age() or 0) > 0.5, 10)
+    assert acked(cluster, cluster.emit([["quick"]]))
+    assert (age() or 0) > 0.5, "it is another call"
+    Sleeps.free.set()
+    wait_until(lambda: age() is None, 10)
+    assert process.died == []
+    assert process.end() is None
+
+
 class Days(WindowedBolt):
     window = tumbling(timedelta(days=1))
     output_fields = "word string"

@@ -350,3 +350,36 @@ def test_a_chain_with_one_slow_task_beside_many_quick_ones_has_nothing_time_out(
     model = Model(1, always(10.0), places=17).run(600)
     assert model.timeouts == 0
     assert model.utilised(60) >= 0.9
+
+
+class Shared(Model):
+    """Calls at one task, each with a place, that share fewer connections."""
+
+    def __init__(self, connections: int, calls: int, work_s: float):
+        super().__init__(connections, always(work_s), places=calls)
+        self.calls = calls
+
+    def crowd(self) -> Crowd:
+        oldest = min(self.pending.values(), default=self.now)
+        return Crowd(len(self.done) / self.calls, oldest < self.now - BEATS_S)
+
+
+@pytest.mark.parametrize("calls", [100, 400])
+@pytest.mark.parametrize("work_s", [10.0, 20.0, 25.0])
+def test_calls_that_wait_are_all_under_way_soon_after_the_start(work_s, calls):
+    model = Shared(calls, calls, work_s).run(30)
+    assert model.most >= calls
+    assert model.run(270).timeouts == 0
+    assert model.utilised(30) >= 0.95
+
+
+@pytest.mark.parametrize("connections", [10, 50])
+@pytest.mark.parametrize("work_s", [5.0, 10.0, 20.0])
+def test_calls_that_share_few_connections_time_out_seldom_after_the_start(work_s, connections):
+    """Twice the calls in flight at which tuples timed out are not tried again at once."""
+    model = Shared(connections, 100, work_s).run(120)
+    before, worked = model.timeouts, len(model.worked)
+    assert before <= 150
+    model.run(480)
+    assert model.timeouts - before <= 0.2 * (len(model.worked) - worked)
+    assert model.utilised(120) >= 0.7

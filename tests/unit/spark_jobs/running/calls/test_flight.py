@@ -51,6 +51,9 @@ class ByHand:
     def hanging(self) -> Call | None:
         return None
 
+    def oldest(self) -> Call | None:
+        return None
+
     def cancel(self) -> bool:
         return True
 
