@@ -43,7 +43,6 @@ from tiercel.spark_jobs.topology.graph import (
     Topology,
     cycle_of,
     extra_task,
-    line_at,
 )
 from tiercel.spark_jobs.topology.grouping import Fields, Shuffle, not_a_key
 
@@ -260,32 +259,6 @@ def threads_of(spec: BoltSpec) -> int:
     """Return the number of threads in each task of a ``BasicBolt``."""
     threads: int = spec.overrides.get(_THREADS, 1)
     return threads
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """Properties of a topology that determine how many tuples keep its tasks busy."""
-
-    # Bolts in a row.
-    depth: int = 1
-    # Tuples that all bolts together execute at once, divided by the number of spout tasks.
-    places: int = 1
-    # True if some bolt's tuples wait in its tasks' own inboxes, not in a line that they share.
-    dealt: bool = False
-
-    @classmethod
-    def of(cls, topology: Topology) -> Shape:
-        """Read the shape of a topology."""
-        bolts = topology.bolts
-        places = sum(one.parallelism * (concurrency_of(one) or 1) for one in bolts.values())
-        return cls(
-            depth=topology.depth,
-            places=-(-places // max(1, topology.spout_tasks)),
-            dealt=any(
-                one.parallelism > 1 and line_at(topology, topology.task_ids(bolt)[0]) is None
-                for bolt, one in bolts.items()
-            ),
-        )
 
 
 def is_only_shuffled(spec: BoltSpec) -> bool:

@@ -18,9 +18,8 @@ from tests.support.pump import RUN, Pump
 from tests.support.spout_worker import MemoryWorker
 from tiercel import QueueSpout, Topology
 from tiercel.acker.ids import task_of
-from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import line_at
-from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.admission import Admission, Shape
 from tiercel.workers.spout.loop import SpoutSettings
 from tiercel.workers.testing.spouts import OutcomesInOrder
 

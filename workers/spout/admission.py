@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
 from typing import NamedTuple
 
 from tiercel.acker.ids import is_extra, task_of
 from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.spark_jobs.bolts.database_sink import DatabaseSink
+from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.topology.bolt_settings import (
-    Shape,
     at_once_of,
     concurrency_of,
     is_only_shuffled,
     ordered_by_of,
     rates_of,
 )
-from tiercel.spark_jobs.topology.graph import Topology, line_at
+from tiercel.spark_jobs.topology.graph import BoltSpec, Topology, line_at
 from tiercel.workers.control.presence import attended
 
 # One task finishes two tuples of ten seconds each within the default timeout.
@@ -51,6 +53,57 @@ _LOOKS, _LOOKS_BESIDE_A_CALL = 8, 2
 _MUCH_MORE = 1.5
 # Tuples that are younger than this are on their way through quick bolts.
 _PASSING_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Properties of a topology that determine how many tuples keep its tasks busy."""
+
+    # Bolts in a row.
+    depth: int = 1
+    # Tuples that all bolts together execute at once, divided by the number of spout tasks.
+    places: int = 1
+    # True if some bolt's tuples wait in its tasks' own inboxes, not in a line that they share.
+    dealt: bool = False
+    # Tuples of each spout task that begin at once, none behind another.
+    first: int = FIRST_BOUND
+
+    @classmethod
+    def of(cls, topology: Topology) -> Shape:
+        """Read the shape of a topology."""
+        bolts = topology.bolts
+        spout_tasks = max(1, topology.spout_tasks)
+        places = sum(one.parallelism * (concurrency_of(one) or 1) for one in bolts.values())
+        return cls(
+            depth=topology.depth,
+            places=-(-places // spout_tasks),
+            dealt=any(
+                one.parallelism > 1 and line_at(topology, topology.task_ids(bolt)[0]) is None
+                for bolt, one in bolts.items()
+            ),
+            first=max(FIRST_BOUND, _begin_at_once(topology) // spout_tasks),
+        )
+
+
+def _begin_at_once(topology: Topology) -> int:
+    """Return how many spout tuples begin at once if each passes the code of one bolt, of which free
+    tasks take the next one; otherwise 0. Sinks of tiercel are quick.
+    """
+    rates = rates_of(topology)
+    places = []
+    for bolt, spec in topology.bolts.items():
+        if isinstance(spec.bolt, QueueSink | DatabaseSink):
+            continue
+        is_first = all(one.component in topology.spouts for one in spec.subscriptions)
+        if not is_first or not is_only_shuffled(spec) or ordered_by_of(spec) or bolt in rates:
+            return 0
+        places.append(spec.parallelism * _at_once(spec))
+    return min(places, default=0)
+
+
+def _at_once(spec: BoltSpec) -> int:
+    """Return how many tuples begin at once in a task, which takes no others beside a batch."""
+    return min(at_once_of(spec), concurrency_of(spec) or 1)
 
 
 class Crowd(NamedTuple):
@@ -83,8 +136,7 @@ def crowd_of(topology: Topology, figures: Mapping[int, InboxFigures]) -> Crowd:
             in_turn |= any(each.tuples for each in shared)
         if max(each.oldest_s for each in shared) < _PASSING_S:
             continue
-        # A task that is in a call with a batch takes no other tuples.
-        places = min(at_once_of(spec), concurrency_of(spec) or 1)
+        places = _at_once(spec)
         # Tuples in the inbox behind a call that may be long do not time out.
         renewed = topology.may_outlast_timeout(bolt)
         if not renewed and (line is None or not is_only_shuffled(spec)):
@@ -103,6 +155,7 @@ class Admission:
     bound is reached, completions are counted in rounds: a round ends after ``bound`` completions.
     It waits for no particular tuple, so a tuple without an outcome delays nothing.
 
+    * The first bound is 2, or as many tuples as begin at once if each passes one bolt only.
     * The bound becomes rate times target, and at most doubles or halves per round. The target is a
       fixed residence time, or 1.5 times the base latency if that is longer.
     * The bound grows until every task has a tuple, while that many tuples finish in time. Tuples
@@ -116,25 +169,26 @@ class Admission:
     * If nothing completes for seven tenths of the timeout, bolts may be holding tuples until more
       arrive. The bound is then raised to 16, less often after timeouts. In a topology without a
       timeout, it grows each time. If tasks are in long calls, it grows only to the free places.
-    * A bound that is not reached for a minute halves each second, down to 16 or twice the tuples in
-      flight: the next burst may be of different work.
+    * A bound that is not reached for a minute halves each second, down to 16, the first bound or
+      twice the tuples in flight: the next burst may be of different work.
     """
 
     def __init__(
         self,
         *,
-        bound: int = FIRST_BOUND,
+        bound: int | None = None,
         fixed: bool = False,
         timeout: timedelta | None = None,
         shape: Shape | None = None,
     ) -> None:
+        shape = shape or Shape()
         # Number of tuples that may be in flight now.
-        self.bound = bound
+        self.bound = min(shape.first, LARGEST_BOUND) if bound is None else bound
         self._fixed = fixed
         self._timeout_s = float("inf") if timeout is None else timeout.total_seconds()
         self._silent_s = min(21.0, 0.7 * self._timeout_s)
         self._patience_s = self._silent_s
-        self.follow(shape or Shape())
+        self.follow(shape)
         self._reached_at = self._limited_since = float("-inf")
         self._completed_at = self._decreased_at = self._tried_at = float("-inf")
         self._called_at = float("-inf")
@@ -148,7 +202,7 @@ class Admission:
         self._rounds: deque[tuple[int, float]] = deque()
         # True if tuples of the last round took too long for one to wait for another.
         self._slow = False
-        self._start_again(bound, float("-inf"))
+        self._start_again(self.bound, float("-inf"))
 
     @classmethod
     def for_topology(
@@ -166,6 +220,7 @@ class Admission:
         """Adapt to new numbers of tasks per bolt."""
         # As TCP's slow start threshold: timeouts under other numbers say nothing about these.
         self._threshold = LARGEST_BOUND
+        self._first = shape.first
         self._places = shape.places
         self._few = _FEW_DEALT if shape.dealt else max(_FEW, 4 * shape.places)
         self._enough = max(FIRST_BOUND, int((_DEALT if shape.dealt else 1.5) * shape.places))
@@ -219,7 +274,8 @@ class Admission:
             return
         is_idle = now - self._reached_at > _IDLE_S
         if is_idle:
-            self.bound = min(self.bound, max(UNPROVEN_BOUND, self.bound // 2, 2 * in_flight))
+            least = max(UNPROVEN_BOUND, min(self._first, self._threshold))
+            self.bound = min(self.bound, max(least, self.bound // 2, 2 * in_flight))
         since = max(self._completed_at, self._limited_since, self._tried_at)
         silent_s = now - since if in_flight >= self.bound else 0.0
         is_slow = self._slow and not is_idle

@@ -24,11 +24,10 @@ from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import Tally
 from tiercel.queues.spout import Spout, SpoutContext, overrides_last
 from tiercel.spark_jobs.running.step import Spacing
-from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Control, State
 from tiercel.workers.control.presence import Presence
-from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.admission import Admission, Shape
 from tiercel.workers.spout.collector import Emission, TaskCollector
 from tiercel.workers.spout.outbox import Attendance, BatchFate, Outbox
 from tiercel.workers.spout.outcomes import OutcomeSource

@@ -16,7 +16,6 @@ from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues import outage
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.process.interpreter import freeze_startup_objects, take_turns_often
-from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Topology, ledger_spec_of
 from tiercel.spark_jobs.tracing.process import flush, start
 from tiercel.workers.config import otel_settings
@@ -24,7 +23,7 @@ from tiercel.workers.control.presence import Lease, Presence, running_readers
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
 from tiercel.workers.errors import UsageError
-from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.admission import Admission, Shape
 from tiercel.workers.spout.collector import TaskCollector
 from tiercel.workers.spout.loop import Orders, SpoutParts, SpoutSettings, SpoutTask
 from tiercel.workers.spout.outbox import Outbox

@@ -2,10 +2,9 @@ from datetime import timedelta
 
 import pytest
 
-from tiercel import AsyncBolt, BasicBolt, BatchBolt, QueueSpout, TopologyBuilder
+from tiercel import AsyncBolt, BasicBolt, BatchBolt, QueueSink, QueueSpout, TopologyBuilder
 from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures
-from tiercel.spark_jobs.topology.bolt_settings import Shape
 from tiercel.spark_jobs.topology.graph import extra_task, inboxes_of
 from tiercel.workers.spout.admission import (
     FIRST_BOUND,
@@ -13,6 +12,7 @@ from tiercel.workers.spout.admission import (
     UNPROVEN_BOUND,
     Admission,
     Crowd,
+    Shape,
     crowd_of,
 )
 
@@ -147,8 +147,57 @@ def shape_of(grouping, tasks, spouts=1):
 
 
 def test_the_shape_counts_calls_and_tasks_for_each_spout_task():
-    assert shape_of("shuffle", 4) == Shape(depth=1, places=204, dealt=False)
-    assert shape_of("shuffle", 4, spouts=2) == Shape(depth=1, places=102, dealt=False)
+    assert shape_of("shuffle", 4) == Shape(depth=1, places=204, dealt=False, first=4)
+    assert shape_of("shuffle", 4, spouts=2) == Shape(depth=1, places=102, dealt=False, first=2)
+
+
+class Passes(Calls):
+    output_fields = "word string"
+
+
+def first_bound(*bolts, spouts=1, **sinks):
+    """Return the first bound with these bolts after the spout: class, tasks and settings."""
+    builder = TopologyBuilder("t")
+    builder.set_spout("spout", QueueSpout("q", fields="word string"), parallelism=spouts)
+    for at, (bolt, tasks, settings, source) in enumerate(bolts):
+        added = builder.set_bolt(f"b{at}", bolt, parallelism=tasks, config=settings)
+        if "ordered_by" in settings:
+            added.fields_grouping(source, "word")
+        else:
+            added.shuffle_grouping(source)
+    for name, sink in sinks.items():
+        builder.set_bolt(name, sink).shuffle_grouping("b0")
+    return Admission.for_topology(None, TIMEOUT, Shape.of(builder.build())).bound
+
+
+def test_the_first_bound_is_as_many_tuples_as_begin_at_once():
+    assert first_bound((Look(), 8, {}, "spout")) == 8
+    assert first_bound((Look(), 8, {}, "spout"), spouts=2) == 4
+    assert first_bound((Look(), 2, {"threads": 16}, "spout")) == 32
+    assert first_bound((Calls(), 4, {}, "spout")) == 400
+    assert first_bound((Calls(), 4, {}, "spout"), (Look(), 8, {}, "spout")) == 8
+    assert first_bound((Passes(), 4, {}, "spout"), sink=QueueSink("answers")) == 400
+
+
+def test_the_first_bound_is_two_if_tuples_may_wait_for_others():
+    assert first_bound((Look(), 1, {}, "spout")) == 2
+    assert first_bound((Look(), 8, {}, "spout"), spouts=8) == 2
+    assert first_bound((Look(), 8, {"ordered_by": "word"}, "spout")) == 2
+    assert first_bound((Look(), 8, {"rate_limit": "10/s"}, "spout")) == 2
+    assert first_bound((Passes(), 4, {}, "spout"), (Look(), 4, {}, "b0")) == 2
+
+
+def test_after_an_idle_time_the_bound_is_the_first_one_unless_tuples_timed_out():
+    admission = adaptive(200, first=100)
+    admission.look(1_000.0, 0, lambda: None)
+    for second in range(10):
+        admission.look(1_001.0 + second, 0, lambda: None)
+    assert admission.bound == 100
+    admission.reached(1_020.0)
+    admission.timed_out(1_020.0, 1_050.0)
+    for second in range(100, 110):
+        admission.look(2_000.0 + second, 0, lambda: None)
+    assert admission.bound <= 50
 
 
 def test_only_inboxes_of_several_tasks_are_dealt_to():

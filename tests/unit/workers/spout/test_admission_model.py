@@ -13,8 +13,7 @@ from datetime import timedelta
 
 import pytest
 
-from tiercel.spark_jobs.topology.bolt_settings import Shape
-from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission, Crowd
+from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission, Crowd, Shape
 
 TIMEOUT_S = 30.0
 LOOP_S = 0.02

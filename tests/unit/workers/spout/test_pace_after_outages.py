@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tiercel.acker.ledger import Failure, Outcomes
-from tiercel.spark_jobs.topology.bolt_settings import Shape
-from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission, Crowd
+from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission, Crowd, Shape
 from tiercel.workers.spout.trees import Trees
 
 TIMEOUT_S = 30.0
