@@ -16,7 +16,14 @@ from tiercel.queues.nouns import refuse_typos
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
-from tiercel.spark_jobs.database.rows import DatabaseAwayError, Fate, Outcome, Row, WriterSettings
+from tiercel.spark_jobs.database.rows import (
+    DatabaseAwayError,
+    Fate,
+    Outcome,
+    Row,
+    Write,
+    WriterSettings,
+)
 from tiercel.spark_jobs.errors import NAME_IDENTITY, TopologyError
 from tiercel.spark_jobs.reasons import reason_of
 
@@ -236,7 +243,7 @@ class DatabaseSink(Bolt):
         return WriterSettings(
             table=self._table,
             upsert=self._mode == "upsert",
-            write=self._write,
+            write=None if self._write is None else _each_on_copies(self._write),
             retention_s=int(self.once_retention.total_seconds()) if self.once else None,
         )
 
@@ -260,6 +267,21 @@ def _check(table: str, fields: object, patience_secs: float, once_retention: obj
         raise TopologyError(
             f"DatabaseSink needs a timedelta as once_retention, not {once_retention!r:.50}"
         )
+
+
+def _each_on_copies(write: Write) -> Write:
+    """Return the function with copies of the tuples in each call: it may change lists and mappings
+    in them, and be called again.
+    """
+
+    def write_copies(connection: Any, tuples: Sequence[Tuple]) -> None:
+        write(connection, [_copy_of(tup) for tup in tuples])
+
+    return write_copies
+
+
+def _copy_of(tup: Tuple) -> Tuple:
+    return Tuple(copy.deepcopy(tup.values), tup.origin, tup.row, tup.lanes)
 
 
 def _hold(held: Sequence[Tuple], collector: OutputCollector) -> None:

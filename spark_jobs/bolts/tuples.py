@@ -156,14 +156,37 @@ def tuples_of(
     origin = Origin(
         route.component, route.stream, route.source_task, chunk.values.schema, record, seeds
     )
-    columns = [
-        python_values(column) if column.type == TEXTS else column.to_pylist()
-        for column in chunk.values.columns
-    ]
     rows = range(first, first + chunk.values.num_rows)
     keys = chunk.lineage.keys
     known = repeat(None) if keys is None else lanes_of(keys)
-    return list(map(Tuple, zip(*columns, strict=True), repeat(origin), rows, known))
+    return list(map(Tuple, _values_in(chunk.values), repeat(origin), rows, known))
+
+
+def _values_in(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    columns = [
+        python_values(column) if column.type == TEXTS else column.to_pylist()
+        for column in batch.columns
+    ]
+    return zip(*columns, strict=True)
+
+
+def renew(tuples: Sequence[Tuple], chunks: Sequence[Chunk]) -> None:
+    """Give these tuples, whose row numbers count through the chunks from 0, the values with which
+    they came: a call may have changed lists and mappings in them, and another one gets them now.
+    """
+    ascending = sorted(tuples, key=lambda tup: tup.row)
+    first = at = 0
+    for chunk in chunks:
+        end = first + chunk.values.num_rows
+        here = []
+        while at < len(ascending) and ascending[at].row < end:
+            here.append(ascending[at])
+            at += 1
+        if here and any(pa.types.is_nested(column.type) for column in chunk.values.columns):
+            part = chunk.values.take(pa.array([tup.row - first for tup in here]))
+            for tup, values in zip(here, _values_in(part), strict=True):
+                tup.values = values
+        first = end
 
 
 @dataclass(frozen=True, slots=True)

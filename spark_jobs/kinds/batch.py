@@ -8,13 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.inbox.contract import Claims
+from tiercel.acker.ledger import Ids
 from tiercel.spark_jobs.bolts.bolt import BatchBolt
 from tiercel.spark_jobs.bolts.collecting import BatchCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
-from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple
+from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple, renew
 from tiercel.spark_jobs.bolts.verdicts import Failing, Reject
 from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import OutputRecorder, Record, Recorder
@@ -57,7 +59,7 @@ def _execute_batches(bolt: BatchBolt, step: Step) -> bool:
 
     A step that notes each tuple executes them one by one, and the clock may then cut it.
     """
-    record = step.record
+    record = cast("BatchRecord", step.record)
     began = time.perf_counter_ns()
     calls = _Calls(bolt, record)
     flush = partial(_flush, bolt, record)
@@ -74,10 +76,22 @@ def _execute_batches(bolt: BatchBolt, step: Step) -> bool:
     return trusted
 
 
+class BatchRecord(Record):
+    """Record of one step of a ``BatchBolt``, which holds no tuples from earlier steps."""
+
+    def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:
+        super().receive(chunks, seeds, held)
+        self.chunks = chunks
+
+    def let_go(self) -> None:
+        super().let_go()
+        self.chunks = ()
+
+
 class _Calls:
     """The calls of ``execute_batch`` in one step."""
 
-    def __init__(self, bolt: BatchBolt, record: Record) -> None:
+    def __init__(self, bolt: BatchBolt, record: BatchRecord) -> None:
         self._bolt = bolt
         self._record = record
         # Failures that the bolt reported before the call raised; they override the exception.
@@ -115,6 +129,7 @@ class _Calls:
         except BaseException:
             collector.undo()
             self._said = collector.failed
+            renew(batch.tuples, record.chunks)
             raise
         collector.commit(time.perf_counter_ns() - began)
 
@@ -152,7 +167,7 @@ def _flush(bolt: BatchBolt, record: Record) -> bool:
 
 
 BATCH = Execution(
-    record=Record,
+    record=BatchRecord,
     execute=_execute_batches,
     departures=partial(departures, basic=False, batch=True),
     at_once=True,

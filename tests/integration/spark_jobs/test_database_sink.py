@@ -211,6 +211,25 @@ def test_a_function_writes_with_the_open_transaction(database):
     assert sorted(database.run(f"SELECT * FROM {table}_sums")) == [("a", 11), ("b", 8)]
 
 
+def test_a_function_that_is_called_again_gets_the_values_as_they_came(tmp_path):
+    database = Database(f"sqlite:///{tmp_path / 'rows.db'}")
+
+    def write(connection, tuples):
+        for tup in tuples:
+            tup["tags"].append("seen")
+            connection.execute(
+                text(f"INSERT INTO {database.table} VALUES (:id, :name)"),
+                {"id": tup["id"], "name": " ".join(tup["tags"])},
+            )
+        if any(tup["id"] < 0 for tup in tuples):
+            raise ValueError("it is negative")
+
+    with Running(database.sink(write=write), "id long, tags array<string>") as running:
+        running.send([1, ["a"]], [-2, ["b"]], [3, ["c"]])
+        assert running.failed.keys() == {-2}
+    assert database.rows() == [(1, "a seen"), (3, "c seen")]
+
+
 def rolls_back(connection, tup):
     connection.rollback()
 

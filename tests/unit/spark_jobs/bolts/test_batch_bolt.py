@@ -162,6 +162,48 @@ def test_split_finds_the_bad_ones_by_halves_and_their_neighbours_are_acked_once(
     assert len(Calls.seen) < 30, "and not one call per tuple"
 
 
+class Doubles(BatchBolt):
+    """Changes the values that it gets, as if they were its own, and raises for 13."""
+
+    output_fields = "n long, numbers array<long>, names map<string,string>"
+    on_error = "split"
+    size = 8
+    wait_ms = 0
+    batches: ClassVar[list[int]] = []
+
+    def execute_batch(self, tuples, collector):
+        self.batches.append(len(tuples))
+        for tup in tuples:
+            order = tup["order"]
+            order["twice"] = 2 * order.pop("n")
+            tup["numbers"].append(0)
+            tup["names"]["by"] = "me"
+        if any(tup["order"]["twice"] == 26 for tup in tuples):
+            raise ValueError("13 is bad")
+        for tup in tuples:
+            collector.emit([tup["order"]["twice"], tup["numbers"], tup["names"]], tup)
+
+
+def test_each_call_of_a_split_gets_the_values_as_they_came() -> None:
+    Doubles.batches.clear()
+    builder = TopologyBuilder("batches")
+    builder.set_spout(
+        "spout", Source("order struct<n long>, numbers array<long>, names map<string,string>")
+    )
+    builder.set_bolt("bolt", Doubles()).shuffle_grouping("spout")
+    builder.set_bolt("sink", Sink()).shuffle_grouping("bolt")
+    pump = Pump(builder.build())
+    # In several chunks, so that rows are found in each of them.
+    roots = [pump.feed([{"n": n}, [n], {"of": str(n)}])[0] for n in range(10, 16)]
+    pump.work_at("bolt")
+    assert Doubles.batches[0] == 6
+    assert pump.rows("sink") == [
+        (2 * n, [n, 0], [("of", str(n)), ("by", "me")]) for n in range(10, 16) if n != 13
+    ]
+    pump.run()
+    assert pump.failed == {roots[3]: "bolt: ValueError: 13 is bad"}
+
+
 def test_split_forgets_the_failures_of_a_call_that_raised() -> None:
     def fail_all_if_many(tuples, collector):
         for tup in tuples if len(tuples) > 1 else ():
