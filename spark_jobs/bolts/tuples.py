@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import pairwise, repeat
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tiercel.acker.ids import KEY_BYTES, lanes_of
@@ -170,23 +172,37 @@ def _values_in(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     return zip(*columns, strict=True)
 
 
-def renew(tuples: Sequence[Tuple], chunks: Sequence[Chunk]) -> None:
-    """Give these tuples, whose row numbers count through the chunks from 0, the values with which
-    they came: a call may have changed lists and mappings in them, and another one gets them now.
-    """
-    ascending = sorted(tuples, key=lambda tup: tup.row)
-    first = at = 0
-    for chunk in chunks:
-        end = first + chunk.values.num_rows
-        here = []
-        while at < len(ascending) and ascending[at].row < end:
-            here.append(ascending[at])
-            at += 1
-        if here and any(pa.types.is_nested(column.type) for column in chunk.values.columns):
-            part = chunk.values.take(pa.array([tup.row - first for tup in here]))
-            for tup, values in zip(here, _values_in(part), strict=True):
+class Originals:
+    """The values of the tuples of some chunks as they came."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks = chunks
+        self._ends = np.cumsum([chunk.values.num_rows for chunk in chunks], dtype=np.int64)
+        # True if a call of a bolt can change values: lists and mappings.
+        self.may_change = any(
+            pa.types.is_nested(column.type) for chunk in chunks for column in chunk.values.columns
+        )
+
+    def restore(self, tuples: Iterable[Tuple]) -> None:
+        """Undo what calls have changed in these tuples, whose row numbers count through the chunks
+        from 0: another call gets them now.
+        """
+        if not self.may_change:
+            return
+        made = sorted(tuples, key=_row_of)
+        rows = np.array([tup.row for tup in made], np.int64)
+        numbers = np.searchsorted(self._ends, rows, "right")
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+        for start, end in pairwise([*starts, len(made)]):
+            number = numbers[start]
+            batch = self._chunks[number].values
+            first = self._ends[number] - batch.num_rows
+            part = batch.take(pa.array(rows[start:end] - first))
+            for tup, values in zip(made[start:end], _values_in(part), strict=True):
                 tup.values = values
-        first = end
+
+
+_row_of = attrgetter("row")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 from tiercel.acker.inbox.chunk import Chunk
@@ -16,7 +16,7 @@ from tiercel.acker.ledger import Ids
 from tiercel.spark_jobs.bolts.bolt import BatchBolt
 from tiercel.spark_jobs.bolts.collecting import BatchCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
-from tiercel.spark_jobs.bolts.tuples import ACKED, Tuple, renew
+from tiercel.spark_jobs.bolts.tuples import ACKED, Originals, Tuple
 from tiercel.spark_jobs.bolts.verdicts import Failing, Reject
 from tiercel.spark_jobs.emitting.fold import departures
 from tiercel.spark_jobs.emitting.record import OutputRecorder, Record, Recorder
@@ -81,11 +81,17 @@ class BatchRecord(Record):
 
     def receive(self, chunks: Sequence[Chunk], seeds: Ids, held: Sequence[Tuple]) -> None:
         super().receive(chunks, seeds, held)
-        self.chunks = chunks
+        self._chunks = chunks
+
+    @cached_property
+    def originals(self) -> Originals:
+        """The values of its tuples as they came."""
+        return Originals(self._chunks)
 
     def let_go(self) -> None:
         super().let_go()
-        self.chunks = ()
+        self._chunks = ()
+        self.__dict__.pop("originals", None)
 
 
 class _Calls:
@@ -129,7 +135,7 @@ class _Calls:
         except BaseException:
             collector.undo()
             self._said = collector.failed
-            renew(batch.tuples, record.chunks)
+            record.originals.restore(batch.tuples)
             raise
         collector.commit(time.perf_counter_ns() - began)
 

@@ -17,7 +17,7 @@ from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
 from tiercel.spark_jobs.bolts.collecting import WindowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
-from tiercel.spark_jobs.bolts.tuples import Tuple, tuples_of
+from tiercel.spark_jobs.bolts.tuples import Originals, Tuple, tuples_of
 from tiercel.spark_jobs.bolts.verdicts import Verdict
 from tiercel.spark_jobs.emitting.fold import join_lineages, select
 from tiercel.spark_jobs.emitting.outputs import ID_BYTES, TaskOutput, copy_numbers
@@ -72,6 +72,8 @@ class WindowRecord(Record):
         self.seeds = seeds
         self.chunks = chunks
         self._count = len(seeds)
+        # True for each row whose tuple a call has had.
+        self._lent = np.zeros(self._count, bool)
         # Rows that leave with this step, unless they fail.
         self.leaving: Rows = np.zeros(0, np.int64)
         self.expect(())
@@ -83,6 +85,18 @@ class WindowRecord(Record):
         for chunk in self.chunks:
             made += tuples_of(chunk, len(made), self.seeds)
         return made
+
+    @cached_property
+    def _originals(self) -> Originals:
+        return Originals(self.chunks)
+
+    def lend(self, rows: Longs, tuple_of: Callable[[int], Tuple]) -> None:
+        """Have the next call get the tuples of these rows as they came, also if the call for
+        another window has changed lists and mappings in them.
+        """
+        if self._originals.may_change:
+            self._originals.restore(map(tuple_of, rows[self._lent[rows]].tolist()))
+            self._lent[rows] = True
 
     def named(self, rows: Longs) -> tuple[int, list[int]]:
         """Return a number that names the window of these rows, and their roots."""
@@ -105,6 +119,7 @@ class WindowRecord(Record):
         """
         if (self._made_at[rows] < 0).any():
             self._make_ahead(rows)
+        self.lend(rows, lambda row: self._made[self._made_at[row]])
         return [self._made[at] for at in self._made_at[rows].tolist()]
 
     def _make_ahead(self, rows: Longs) -> None:
@@ -149,7 +164,8 @@ class WindowRecord(Record):
     def let_go(self) -> None:
         super().let_go()
         self.chunks = ()
-        self.__dict__.pop("made", None)
+        for name in ("made", "_originals"):
+            self.__dict__.pop(name, None)
         self._expected.clear()
         self._made.clear()
 

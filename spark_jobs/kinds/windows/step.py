@@ -202,6 +202,8 @@ class WindowCalls:
         self, one: Closing, key: Any, places: Longs, stays: Mask, collector: WindowRecorder
     ) -> None:
         made = self._record.made
+        expired = self._number_of[one.expired]
+        self._record.lend(np.concatenate((places[stays], expired)), made.__getitem__)
         tuples = [made[place] for place in places[stays].tolist()]
         window = TupleWindow(
             key=key,
@@ -210,7 +212,7 @@ class WindowCalls:
             count=len(tuples),
             tuples=tuples,
             new=[made[place] for place in places[stays & one.new].tolist()],
-            expired=[made[at] for at in self._number_of[one.expired].tolist()],
+            expired=[made[at] for at in expired.tolist()],
         )
         execute: Callable[..., object] = self._bolt.execute
         if (result := execute(window, collector)) is not None:

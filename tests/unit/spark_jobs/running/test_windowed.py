@@ -635,6 +635,71 @@ def test_windows_by_fields_of_two_types_are_refused(one, other, fits):
         builder.build()
 
 
+class Marks(WindowedBolt):
+    """Appends to a list of each tuple that it gets, as if it were its own."""
+
+    window = Sliding(20 * MS, 10 * MS)
+    timestamp_field = "at"
+    output_fields = "numbers array<array<long>>"
+    tells_expired = True
+
+    def execute(self, window, collector):
+        for tup in (*window, *window.expired):
+            tup["numbers"].append(0)
+        collector.emit([[tup["numbers"] for tup in (*window.expired, *window)]])
+
+
+class MarksInAdd(AggregatingBolt):
+    """As Marks, and refuses tuple 2: so its pane is added again for each window."""
+
+    window = Sliding(20 * MS, 10 * MS)
+    timestamp_field = "at"
+    output_fields = "numbers array<array<long>>"
+
+    def create(self):
+        return []
+
+    def add(self, accumulator, tup):
+        tup["numbers"].append(0)
+        if tup["numbers"][0] == 2:
+            raise ValueError("2 is bad")
+        return [*accumulator, tup["numbers"]]
+
+    def merge(self, first, second):
+        return first + second
+
+    def result(self, accumulator, window, collector):
+        collector.emit([accumulator])
+
+
+@pytest.mark.parametrize("bolt", [Marks(), MarksInAdd()])
+@pytest.mark.parametrize("together", [True, False])
+def test_each_window_gets_the_values_as_they_came_whatever_closes_with_it(bolt, together):
+    builder = TopologyBuilder("windows")
+    builder.set_spout("spout", Source("at long, numbers array<long>"))
+    builder.set_bolt("windows", bolt).shuffle_grouping("spout")
+    builder.set_bolt("end", Keep()).shuffle_grouping("windows")
+    pump = Pump(builder.build(), simulated=SimulatedClock(), standstill_s=0.0)
+    for n, at in ((1, 5), (2, 8), (3, 15), (4, 25), (5, 95)):
+        pump.feed([at, [n]])
+        if not together:
+            pump.work_at("windows")
+    pump.work_at("windows")
+    found = [[tuple(one) for one in numbers] for [numbers] in pump.rows("end")]
+    assert (
+        found
+        == {
+            Marks: [
+                [(1, 0), (2, 0)],
+                [(1, 0), (2, 0), (3, 0)],
+                [(1, 0), (2, 0), (3, 0), (4, 0)],
+                [(3, 0), (4, 0)],
+            ],
+            MarksInAdd: [[(1, 0)], [(1, 0), (3, 0)], [(3, 0), (4, 0)], [(4, 0)]],
+        }[type(bolt)]
+    )
+
+
 class Deadly(Sums):
     """Kills its process if a window has tuple 13."""
 
