@@ -29,6 +29,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from decimal import Context, Decimal
 from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -50,6 +51,8 @@ _HALF = np.uint64(32)
 _DIGITS = (1 << 32) - 1
 _CONTENT = (1 << 128) - 1
 _TOP = 1 << 127
+# More digits than a decimal column has.
+_ALL_DIGITS = Context(prec=76)
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9
@@ -184,6 +187,11 @@ def hashed_values(key: Sequence[Any], size: int) -> bytes:
     return state.digest()
 
 
+def without_zeros(number: Decimal) -> Decimal:
+    """Return the number without zeros at its end: equal decimals of two scales have one text."""
+    return number.normalize(_ALL_DIGITS)
+
+
 def _encode(value: Any) -> bytes:  # noqa: PLR0911 - one return per type
     if value is None:
         return b"n"
@@ -199,6 +207,8 @@ def _encode(value: Any) -> bytes:  # noqa: PLR0911 - one return per type
         return b"f" + (value + 0.0).hex().encode()  # -0.0 equals 0.0
     if isinstance(value, int):
         return b"i" + str(int(value)).encode()
+    if isinstance(value, Decimal):
+        value = without_zeros(value)
     return b"o" + str(value).encode()
 
 

@@ -231,7 +231,7 @@ class OnceWindows(TaskWindows):
         self, windows: TimeWindows, key: int, ends: Iterable[int]
     ) -> list[tuple[bytes, int]]:
         """Return the names and ends of the windows of a key that end then."""
-        value = self._origin + repr(self.keys.value(key))
+        value = self._origin + self.keys.text(key)
         return [(_name(value, end - windows.length, end), end) for end in ends]
 
     def _unknown(self, key: int, last: int) -> list[tuple[bytes, int]]:
@@ -395,7 +395,7 @@ class OnceWindows(TaskWindows):
 
     def _name_of(self, one: Closing) -> bytes:
         """Return the name of a window; empty if no copy of its tuples can be recognised."""
-        value = self._origin + repr(self.keys.value(one.key))
+        value = self._origin + self.keys.text(one.key)
         if self._by_bounds:
             return _name(value, one.start, one.end)
         if self._keys is None:

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from hashlib import blake2b
 from math import isnan, nan
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tiercel.acker.ids import without_zeros
 from tiercel.acker.inbox.chunk import Chunk, Rows
 from tiercel.acker.ledger import Ids
 from tiercel.spark_jobs.running.backlog import OpenEntry
@@ -133,6 +135,10 @@ class Keys:
         """Return a key: a value, or a tuple of values."""
         return self._values[number]
 
+    def text(self, number: int) -> str:
+        """Return the text of a key, the same in each process: windows are named by it."""
+        return repr(_without_zeros(self._values[number]))
+
     def prune(self, numbers: Longs) -> Mapping[int, int] | None:
         """Forget most keys but those with these numbers, if they are few; return the new numbers of
         the keys by their old ones. None: nothing has changed.
@@ -156,7 +162,7 @@ class Keys:
         number = self._numbers.setdefault(value, len(self._values))
         if number == len(self._values):
             self._values.append(value)
-            content = blake2b(repr(value).encode(errors="surrogatepass"), digest_size=8)
+            content = blake2b(self.text(number).encode(errors="surrogatepass"), digest_size=8)
             self.digests.append(int.from_bytes(content.digest()) >> 1)
         return number
 
@@ -170,6 +176,13 @@ def _one_of_equals(key: Any) -> Any:
     if isinstance(key, float):
         return nan if isnan(key) else key + 0.0
     return key
+
+
+def _without_zeros(key: Any) -> Any:
+    """Return one decimal for all equal ones, which have as many digits as their columns."""
+    if isinstance(key, tuple):
+        return tuple(map(_without_zeros, key))
+    return without_zeros(key) if isinstance(key, Decimal) else key
 
 
 class Watermark:

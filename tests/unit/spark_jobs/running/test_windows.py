@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import timedelta
+from decimal import Decimal
 from time import process_time
 from types import SimpleNamespace
 
@@ -418,3 +419,18 @@ def test_every_nan_and_every_zero_is_one_key(count, fields):
         digests.add(tuple(keys.digests))
     assert numbered == [[0, 0] + [1] * count] * 4
     assert len(digests) == 1, "which zero came first must not matter"
+
+
+@pytest.mark.parametrize("fields", [("x",), ("x", "y")])
+def test_equal_decimals_of_two_scales_are_one_key_with_one_name(fields):
+    column = pa.array([Decimal("1.5"), Decimal(20), Decimal(0)])
+    named = []
+    for scales in ((1, 18), (18, 1)):
+        keys = Keys({("s", "t"): fields})
+        for scale in scales:
+            one = column.cast(pa.decimal128(38, scale))
+            values = pa.record_batch({"x": one, "y": one})
+            chunk = SimpleNamespace(route=SimpleNamespace(component="s", stream="t"), values=values)
+            assert keys.of(chunk, np.arange(3)).tolist() == [0, 1, 2]
+        named.append((keys.digests, [keys.text(number) for number in range(3)]))
+    assert named[0] == named[1], "which scale came first must not matter"

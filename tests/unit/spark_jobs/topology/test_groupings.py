@@ -153,6 +153,12 @@ def test_what_the_column_calls_equal_goes_to_one_task_whichever_came_first(
         assert len({find([value]) for value in order}) == 1
 
 
+@pytest.mark.parametrize("text", ["1.5", "20", "0", "-300", "0.1", "12345678901234567890"])
+def test_equal_decimals_of_two_streams_go_to_one_task_whatever_their_scales(text: str) -> None:
+    schemas = [Schema.parse(f"k decimal(38,{scale})") for scale in (1, 2, 18)]
+    assert len({key_hash(schema, ["k"])([Decimal(text)]) for schema in schemas}) == 1
+
+
 def test_a_key_is_told_from_its_neighbours() -> None:
     both = key_hash(Schema.parse("a string, b string"), ["a", "b"])
     assert (
