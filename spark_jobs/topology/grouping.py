@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime
 from functools import singledispatch
 from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -24,7 +25,7 @@ from tiercel.acker.ids import hash_values, hashed_values, line_of, mix, mix_arra
 from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.values.python_values import TEXTS, python_values
+from tiercel.queues.values.python_values import TEXTS, holds, python_values
 from tiercel.queues.values.schema import UNFIT, Field, Schema
 from tiercel.spark_jobs.bolts.collecting import TopologyContext
 from tiercel.spark_jobs.errors import BadValuesError, GroupingError, TopologyError
@@ -54,8 +55,7 @@ def by_key(schema: Schema, fields: Sequence[str], of: Callable[[int], T]) -> ByK
     """Return a function that applies ``of`` to the hash of these fields.
 
     The column's type decides which values are equal: 1, 1.0 and a numpy integer are one value of a
-    long column, two datetimes of one moment are one timestamp. Keys that are equal in Python are
-    equal in the column too, so they may share a cache entry.
+    long column, two datetimes of one moment are one timestamp.
     """
     return ByKey(schema, fields, lambda key: of(hash_values(key)))
 
@@ -73,7 +73,8 @@ class ByKey(Generic[T]):
 
     For the loop of emissions, which has no time for a call: ``known[key_of(values)]`` is the result
     for values with a known key. Raises KeyError for a new key, and TypeError for a list, which is
-    not hashable and never cached.
+    not hashable and never cached. Keys of ``key_of`` that are equal are equal in the columns too,
+    so they may share a cache entry.
     """
 
     __slots__ = ("_compute", "key_of", "known")
@@ -81,7 +82,7 @@ class ByKey(Generic[T]):
     def __init__(
         self, schema: Schema, fields: Sequence[str], of: Callable[[Sequence[Any]], T]
     ) -> None:
-        self.key_of = itemgetter(*[schema.position(field) for field in fields])
+        self.key_of = _key_of(schema, fields)
         self.known: dict[Any, T] = {}
         self._compute = _without_cache(schema, fields, of)
 
@@ -96,6 +97,26 @@ class ByKey(Generic[T]):
                 known.clear()
             found = known[self.key_of(values)] = self._compute(values)
             return found
+
+
+def _key_of(schema: Schema, fields: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
+    """Return a function from values to a key; values with equal keys are equal in their columns.
+
+    Python's equality is not enough for datetimes: where clocks are set back, two that are an hour
+    apart are equal, and so are two of one moment in zones with different dates.
+    """
+    positions = [schema.position(field) for field in fields]
+    found = itemgetter(*positions)
+    times = [at for at in positions if holds(schema.fields[at].arrow, pa.types.is_temporal)]
+    if not times:
+        return found
+    if any(pa.types.is_list(schema.fields[at].arrow) for at in times):
+        return lambda values: [found(values)]  # not hashable
+    return lambda values: (found(values), *[_told_by(values[at]) for at in times])
+
+
+def _told_by(value: Any) -> Any:
+    return (value.fold, value.tzinfo) if isinstance(value, datetime) else None
 
 
 def _without_cache(

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import permutations
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -151,6 +152,37 @@ def test_what_the_column_calls_equal_goes_to_one_task_whichever_came_first(
     for order in permutations(equal) if len(equal) < 5 else [equal, equal[::-1]]:
         find = key_hash(Schema.parse(ddl), ["k"])
         assert len({find([value]) for value in order}) == 1
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+# Both are equal in Python: an hour apart where clocks are set back, and one moment on two days.
+TWO_HOURS = [datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=fold) for fold in (0, 1)]
+TWO_DAYS = [datetime(2026, 1, 2, 0, 30, tzinfo=EAST), datetime(2026, 1, 1, 19, 30, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "equal"),
+    [
+        ("k timestamp", TWO_HOURS),
+        ("k timestamp_ntz", TWO_HOURS),
+        ("k array<timestamp>", [(moment,) for moment in TWO_HOURS]),
+        ("k date", TWO_DAYS),
+    ],
+)
+@pytest.mark.parametrize("fields", [["k"], ["k", "n"]])
+def test_datetimes_that_only_python_calls_equal_keep_their_tasks_whichever_came_first(
+    ddl: str, equal: list, fields: list[str]
+) -> None:
+    assert equal[0] == equal[1]
+    schema = Schema.parse(f"{ddl}, n long")
+    found = []
+    for order in (equal, equal[::-1]):
+        find = key_hash(schema, fields)
+        hashes = {repr(value): find([value, 1]) for value in order}
+        assert hashes == {repr(value): find([value, 1]) for value in order}
+        found.append(hashes)
+    assert found[0] == found[1]
+    assert len(set(found[0].values())) == 2
 
 
 @pytest.mark.parametrize("text", ["1.5", "20", "0", "-300", "0.1", "12345678901234567890"])
