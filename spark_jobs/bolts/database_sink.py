@@ -259,6 +259,13 @@ def _check(table: str, fields: object, patience_secs: float, once_retention: obj
         raise TopologyError(f"DatabaseSink needs the name of a table, not {table!r:.50}")
     if isinstance(fields, str):
         raise TopologyError(f"DatabaseSink takes a list of fields: write fields=[{fields!r}]")
+    columns = list(fields.values()) if isinstance(fields, Mapping) else []
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise TopologyError(
+            f"DatabaseSink: fields has the column {twice[0]!r:.50} twice, and one of its values "
+            "would be lost; name a column for each field"
+        )
     if not isinstance(patience_secs, (int, float)) or not patience_secs > 0:
         raise TopologyError(
             f"DatabaseSink needs a patience_secs greater than 0, not {patience_secs!r:.50}"

@@ -706,6 +706,7 @@ def test_a_connection_that_ends_amid_a_transaction_leaves_no_traceback_in_the_lo
         ({"url": "nosuch://u@h/d"}, "supports PostgreSQL and SQLite, not 'nosuch'"),
         ({"table": ""}, "needs the name of a table"),
         ({"fields": "id"}, "takes a list of fields"),
+        ({"fields": {"id": "id", "first": "name", "last": "name"}}, "has the column 'name' twice"),
         ({"mode": "delete"}, 'takes mode "insert" or "upsert"'),
         ({"mode": "upsert", "write": print}, 'takes mode "insert" or "upsert"'),
         ({"patience_secs": 0}, "needs a patience_secs greater than 0"),
