@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tiercel.queues.errors import BadBodyError
-from tiercel.queues.values.python_values import TEXTS, decimal_for
+from tiercel.queues.values.python_values import LARGEST_FLOAT32, TEXTS, decimal_for
 
 # Bound on the values in one body: the memory goes to their objects, not to their text.
 MAX_VALUES = 1_000_000
@@ -118,8 +118,6 @@ _parse_exactly = json.JSONDecoder(
 # Converts a value for Arrow; raises one of MISFITS.
 Check = Callable[[Any], Any]
 
-# Larger numbers round to infinity.
-_LARGEST_FLOAT32 = 3.4028235677973366e38
 # More than the digits of any column and some hundred zeros; a Decimal of millions would take a
 # gigabyte.
 _DECIMAL_CHARACTERS = 500
@@ -141,7 +139,7 @@ def check_for(type_: pa.DataType) -> Check:
     if pa.types.is_integer(type_):
         return _integer(type_.bit_width)
     if pa.types.is_floating(type_):
-        return _floating(_LARGEST_FLOAT32 if type_.bit_width == 32 else math.inf)
+        return _floating(LARGEST_FLOAT32 if type_.bit_width == 32 else math.inf)
     if pa.types.is_decimal(type_):
         return _decimal(type_)
     if pa.types.is_timestamp(type_):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from math import inf
 from numbers import Integral, Number
 from typing import Any
 
@@ -21,6 +22,8 @@ import pyarrow.compute as pc
 MISFITS = (TypeError, ValueError, ArithmeticError)
 
 _BITS_PER_DIGIT = 4
+# Larger numbers round to infinity.
+LARGEST_FLOAT32 = 3.4028235677973366e38
 # Without the Inexact trap a context rounds silently.
 _TRAPS = [InvalidOperation, Inexact]
 
@@ -99,6 +102,17 @@ def is_in_pythons_years(column: pa.Array) -> bool:
     return True
 
 
+def infinities(column: pa.Array) -> int:
+    """Count the infinite numbers in a column, and in lists and structs in it."""
+    while pa.types.is_list(column.type):
+        column = column.flatten()
+    if pa.types.is_struct(column.type):
+        return sum(map(infinities, column.flatten()))
+    if pa.types.is_float32(column.type) or pa.types.is_float64(column.type):
+        return pc.sum(pc.is_inf(column)).as_py() or 0
+    return 0
+
+
 # Converts a value to one that Arrow accepts unchanged, or raises an error in UNFIT; None if Arrow
 # needs no conversion.
 Convert = Callable[[Any], Any] | None
@@ -110,6 +124,8 @@ def exactly(type_: pa.DataType) -> Convert:
         return _unless_none(decimal_for(type_))
     if pa.types.is_temporal(type_):
         return _time
+    if pa.types.is_float32(type_):
+        return _unless_none(_single)
     return _unless_none(_pairs) if type_ == TEXTS else None
 
 
@@ -200,6 +216,12 @@ def _pairs(texts: Any) -> list[tuple[Any, Any]]:
 def _time(value: Any) -> Any:
     if not isinstance(value, date) and isinstance(value, Number):
         raise TypeError("not a time")  # Arrow would take seconds for microseconds
+    return value
+
+
+def _single(value: Any) -> Any:
+    if isinstance(value, (float, int)) and LARGEST_FLOAT32 <= abs(value) < inf:
+        raise ValueError("too large")  # Arrow would make it infinity
     return value
 
 

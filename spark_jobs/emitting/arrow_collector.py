@@ -15,7 +15,7 @@ from tiercel.acker.ids import KEY_BYTES, Keys, lanes_of, mix_array
 from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values.python_values import is_in_pythons_years
+from tiercel.queues.values.python_values import holds, infinities, is_in_pythons_years
 from tiercel.queues.values.schema import Field, Schema
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
@@ -325,6 +325,7 @@ def _column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Array:
             raise BadValuesError(
                 f"field {field.name!r} is {with_article(field.type)}, the column is {array.type}"
             )
+        given = array
         try:
             array = array.cast(field.arrow)
         except pa.ArrowException as error:
@@ -332,6 +333,11 @@ def _column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Array:
                 f"field {field.name!r} is {with_article(field.type)}, the column is {array.type}: "
                 f"{one_line(str(error))}"
             ) from error
+        if holds(field.arrow, pa.types.is_float32) and infinities(array) > infinities(given):
+            raise BadValuesError(
+                f"field {field.name!r} is {with_article(field.type)}, the column is {given.type}: "
+                "a number is too large for it"
+            )
     if not is_in_pythons_years(array):
         raise BadValuesError(
             f"field {field.name!r} is {with_article(field.type)}, and a value is not within the "

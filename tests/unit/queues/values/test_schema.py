@@ -109,6 +109,9 @@ def test_a_schema_takes_time_in_proportion_to_its_length(kind):
         ("long", np.int64(7)),
         ("double", 1.5),
         ("double", 1),
+        ("float", 3.4e38),
+        ("float", float("-inf")),
+        ("float", np.float32(1.5)),
         ("date", dt.date(2026, 1, 1)),
         ("date", dt.date.max),
         ("timestamp", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
@@ -140,6 +143,9 @@ def test_a_value_of_the_type_fits(type_, value):
         ("long", "1"),
         ("boolean", 1),
         ("double", "1"),
+        # Arrow would make it infinity.
+        ("float", 1e39),
+        ("array<float>", [1.0, -1e300]),
         ("array<long>", [1, "2"]),
         # Its characters, or its names, would be the items.
         ("array<string>", "ab"),

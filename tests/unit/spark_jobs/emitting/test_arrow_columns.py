@@ -167,6 +167,16 @@ def test_a_column_of_the_same_kind_is_cast(
             pa.array([[1 << 30]], pa.list_(pa.date32())),
             "and a value is not within the years",
         ),
+        (
+            "x float",
+            pa.array([float("inf"), 1e300]),
+            "field 'x' is a float, the column is double: a number is too large for it",
+        ),
+        (
+            "x array<struct<y float>>",
+            pa.array([[{"y": -1e39}]], pa.list_(pa.struct([("y", pa.float64())]))),
+            "a number is too large for it",
+        ),
     ],
 )
 def test_a_column_that_would_change_is_refused(ddl: str, given: Any, message: str) -> None:
