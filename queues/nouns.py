@@ -3,11 +3,23 @@
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import wraps
-from inspect import signature
+from inspect import (
+    getattr_static,
+    isasyncgenfunction,
+    iscoroutinefunction,
+    isgeneratorfunction,
+    signature,
+)
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_LAZY: tuple[tuple[Callable[[object], bool], str], ...] = (
+    (iscoroutinefunction, "async"),
+    (isgeneratorfunction, "a generator"),
+    (isasyncgenfunction, "an async generator"),
+)
 
 
 def with_article(noun: str) -> str:
@@ -28,6 +40,19 @@ def kind_of(thing: object) -> str:
     if isinstance(thing, type):
         return f"the class {thing.__name__} (write {thing.__name__}())"
     return with_article(type(thing).__name__)
+
+
+def lazy_kind(function: object) -> str:
+    """Name the kind of a function that runs nothing when it is called; empty for any other.
+
+    >>> lazy_kind(counted)
+    ''
+    """
+    called = getattr_static(type(function), "__call__", None)  # of an object that is no function
+    for is_lazy, kind in _LAZY:
+        if is_lazy(function) or is_lazy(called):
+            return kind
+    return ""
 
 
 def counted(number: int, noun: str) -> str:

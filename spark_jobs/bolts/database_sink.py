@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.ids import KEY_BYTES, Said, said_by
-from tiercel.queues.nouns import refuse_typos
+from tiercel.queues.nouns import lazy_kind, refuse_typos
 from tiercel.spark_jobs.bolts.bolt import Bolt
 from tiercel.spark_jobs.bolts.collecting import OutputCollector, TopologyContext
 from tiercel.spark_jobs.bolts.tuples import Tuple
@@ -79,6 +79,7 @@ class DatabaseSink(Bolt):
         are remembered. Raises TopologyError.
         """
         _check(table, fields, patience_secs, once_retention)
+        _check_function(write)
         if mode not in _MODES or (write is not None and mode != "insert"):
             raise TopologyError(
                 f'DatabaseSink takes mode "insert" or "upsert", or a function; not {mode!r:.50}'
@@ -280,15 +281,18 @@ def _each_on_copies(write: Write) -> Write:
     """Return the function with copies of the tuples in each call: it may change lists and mappings
     in them, and be called again.
     """
-
-    def write_copies(connection: Any, tuples: Sequence[Tuple]) -> None:
-        write(connection, [_copy_of(tup) for tup in tuples])
-
-    return write_copies
+    return lambda connection, tuples: write(connection, [_copy_of(tup) for tup in tuples])
 
 
 def _copy_of(tup: Tuple) -> Tuple:
     return Tuple(copy.deepcopy(tup.values), tup.origin, tup.row, tup.lanes)
+
+
+def _check_function(write: object) -> None:
+    if what := lazy_kind(write):
+        raise TopologyError(
+            f"DatabaseSink: write is {what} and would never run: write a plain function"
+        )
 
 
 def _hold(held: Sequence[Tuple], collector: OutputCollector) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from tiercel.acker.ids import Said
 
 # A user's function, which writes some rows in the open SQLAlchemy transaction.
-Write = Callable[[Any, Sequence[Any]], None]
+Write = Callable[[Any, Sequence[Any]], object]
 
 
 class DatabaseAwayError(Exception):

@@ -8,7 +8,7 @@ die at any point.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.sql import Delete, Select
 
 from tiercel.acker.ids import Said
+from tiercel.queues.nouns import kind_of
 from tiercel.spark_jobs.database.engine import NAME, lacks, passes, words_of
 from tiercel.spark_jobs.database.rows import (
     OTHER_MESSAGE,
@@ -358,7 +359,14 @@ def _away(error: DBAPIError) -> Exception:
 def _write_by(write: Write, connection: sa.Connection, rows: Sequence[Row]) -> None:
     """Call a user's function, and check that its writes can be committed."""
     transaction = connection.get_transaction()
-    write(connection, [row.item for row in rows])
+    # Of a lambda around an async function, or a generator's: it has written nothing.
+    given = write(connection, [row.item for row in rows])
+    if isinstance(given, (Coroutine, Generator)):
+        given.close()
+        raise TypeError(
+            f"the function of DatabaseSink(write=…) returned {kind_of(given)}, which never ran: "
+            "write a plain function"
+        )
     if transaction is None or not transaction.is_active:
         raise TransactionEndedError(
             "the function of DatabaseSink(write=…) has ended the transaction that it was given: "

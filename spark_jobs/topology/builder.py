@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from tiercel.acker.ids import EXTRA
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.nouns import did_you_mean, kind_of, refuse_typos
+from tiercel.queues.nouns import did_you_mean, kind_of, lazy_kind, refuse_typos
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BatchBolt
@@ -31,11 +31,6 @@ from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Subscription, Topology
 from tiercel.spark_jobs.topology.windowing import check_windows
 
-_NEVER_RUN: dict[Callable[[object], bool], str] = {
-    inspect.iscoroutinefunction: "async",
-    inspect.isgeneratorfunction: "a generator",
-    inspect.isasyncgenfunction: "an async generator",
-}
 # The arguments with which the methods of a bolt are called.
 _ARGUMENTS = {
     "prepare": ("config", "context"),
@@ -352,13 +347,12 @@ def _own_names(kind: type) -> Iterable[str]:
 
 
 def _check_kind(id_: str, bolt: AnyBolt, method: Callable[..., object], name: str) -> None:
-    for lazy, what in _NEVER_RUN.items():
-        may_be = isinstance(bolt, AsyncBolt) and lazy is inspect.iscoroutinefunction
-        if lazy(method) and not may_be:
-            raise TopologyError(
-                f"bolt {id_!r}: {name} is {what} and would never run: write a plain method"
-                + (", or derive the bolt from AsyncBolt" if what == "async" else "")
-            )
+    what = lazy_kind(method)
+    if what and not (isinstance(bolt, AsyncBolt) and what == "async"):
+        raise TopologyError(
+            f"bolt {id_!r}: {name} is {what} and would never run: write a plain method"
+            + (", or derive the bolt from AsyncBolt" if what == "async" else "")
+        )
 
 
 def _check_arguments(id_: str, method: Callable[..., object], name: str) -> None:

@@ -10,6 +10,7 @@ import uuid
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
@@ -264,6 +265,34 @@ def test_what_a_function_loses_is_not_acked(database, harm):
         assert [one for one in running.acked if one != 3] == written
         running.send([1, "a"], [2, "b"])
     assert database.rows() == [(1, "a"), (2, "b")]
+
+
+async def waits(connection, tuples):
+    pytest.fail("it cannot run")
+
+
+class Waiting:
+    async def __call__(self, connection, tuples):
+        pytest.fail("it cannot run")
+
+
+def yields(connection, tuples):
+    yield pytest.fail("it cannot run")
+
+
+@pytest.mark.parametrize("write", [waits, partial(waits), yields, Waiting()])
+def test_a_function_that_would_never_run_is_refused(write):
+    with pytest.raises(TopologyError, match=r"write is .* and would never run: write a plain"):
+        DatabaseSink("sqlite:///x.db", "t", write=write)
+
+
+@pytest.mark.parametrize("write", [waits, yields])
+def test_a_function_whose_result_never_ran_fails_its_tuples(database, write):
+    with Running(database.sink(write=lambda *given: write(given[0], given[1]))) as running:
+        running.send([1, "a"])
+        assert running.acked == []
+        assert "which never ran: write a plain function" in running.failed[1]
+    assert database.number_of_keys() == 0
 
 
 def test_a_row_on_which_a_function_of_sqlite_fails_holds_no_others(tmp_path):
