@@ -224,11 +224,11 @@ def _check_kind(id_: str, spec: BoltSpec) -> None:
     if isinstance(bolt, StatefulBolt) or not isinstance(bolt, (AsyncBolt, BasicBolt)):
         raise TopologyError(
             f"bolt {id_!r} has a rate_limit, which is for an AsyncBolt or a BasicBolt; this is "
-            f"{with_article(_kind_of(bolt))}: limit a BasicBolt before it"
+            f"{with_article(kind_name(bolt))}: limit a BasicBolt before it"
         )
 
 
-def _kind_of(bolt: AnyBolt) -> str:
+def kind_name(bolt: AnyBolt) -> str:
     return next(kind.__name__ for kind in _KINDS if isinstance(bolt, kind))
 
 
@@ -315,8 +315,9 @@ def extra_hosts(
 def check_concurrency(id_: str, spec: BoltSpec) -> None:
     """Raise TopologyError for a bolt whose settings of concurrency do not fit it."""
     bolt = spec.bolt
-    kind = _kind_of(bolt)
-    if _CONCURRENCY in spec.overrides and not isinstance(bolt, AsyncBolt):
+    kind = kind_name(bolt)
+    in_class = isinstance(bolt, BasicBolt) and hasattr(type(bolt), _CONCURRENCY)
+    if in_class or (_CONCURRENCY in spec.overrides and not isinstance(bolt, AsyncBolt)):
         raise TopologyError(
             f"bolt {id_!r} has a concurrency, which is for an AsyncBolt; this is "
             f"{with_article(kind)}"

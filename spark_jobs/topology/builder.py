@@ -11,11 +11,12 @@ from typing import Any, get_args
 
 from tiercel.acker.ids import EXTRA
 from tiercel.queues.errors import SchemaError
-from tiercel.queues.nouns import did_you_mean, kind_of, lazy_kind, refuse_typos
+from tiercel.queues.nouns import did_you_mean, kind_of, lazy_kind, refuse_typos, with_article
 from tiercel.queues.spout import Spout
 from tiercel.queues.values.schema import Schema
-from tiercel.spark_jobs.bolts.bolt import AsyncBolt, BatchBolt
+from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt
 from tiercel.spark_jobs.bolts.retry import Retry
+from tiercel.spark_jobs.bolts.stateful_bolt import StatefulBolt
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM
 from tiercel.spark_jobs.bolts.windowed_bolt import AggregatingBolt, AnyBolt
 from tiercel.spark_jobs.errors import ConfigValueError, TopologyError
@@ -25,6 +26,7 @@ from tiercel.spark_jobs.topology.bolt_settings import (
     check_concurrency,
     check_limit,
     check_ordering,
+    kind_name,
     stream_of,
 )
 from tiercel.spark_jobs.topology.config import Config
@@ -43,8 +45,25 @@ _ARGUMENTS = {
     "flush": ("collector",),
     "cleanup": (),
 }
+# Settings that are read in ``config`` only, and those that are read in the class only.
+_IN_CONFIG = (
+    "ordered_by",
+    "rate_limit",
+    "rate_limit_by",
+    "threads",
+    "tick_tuple_freq_secs",
+    "execute_timeout_secs",
+    "max_output_bytes",
+)
+_IN_CLASS = (
+    *("once", "once_retention", "on_error", "transient", "window", "timestamp_field"),
+    *("timestamp_unit", "lag", "late_stream", "idle", "max_ahead", "keyed", "tells_expired"),
+    *("max_held", "output_fields", "output_streams", "direct_streams"),
+)
 # The modules of the base classes, whose methods only say that they are missing.
 _BASES = {kind.__module__ for kind in get_args(AnyBolt)}
+# A ``Bolt`` may do by hand what ``once`` of a ``StatefulBolt`` does, as ``DatabaseSink`` does.
+_WITHOUT_ONCE = (BasicBolt, AsyncBolt, BatchBolt, ArrowBolt)
 # A message must not be forgotten while deliveries of it are still in the topology.
 _SHORTEST = timedelta(minutes=1)
 _LONGEST = timedelta(days=10 * 365)
@@ -238,6 +257,7 @@ class TopologyBuilder:
 
 def check_bolt(topology: Topology, id_: str, spec: BoltSpec) -> None:
     """Raise TopologyError for a bolt whose subscriptions or settings do not fit it."""
+    check_places(id_, spec)
     check_subscriptions(topology, id_, spec)
     check_needed_fields(topology, id_, spec)
     check_batching(topology, id_, spec)
@@ -246,6 +266,31 @@ def check_bolt(topology: Topology, id_: str, spec: BoltSpec) -> None:
     check_retry(id_, spec)
     check_limit(topology, id_, spec)
     check_concurrency(id_, spec)
+
+
+def check_places(id_: str, spec: BoltSpec) -> None:
+    """Raise TopologyError for a setting in a place where it is not read: the bolt would run without
+    its order, its limit or ``once``.
+    """
+    bolt, own = spec.bolt, type(spec.bolt)
+    for name in _IN_CONFIG:
+        # Of a class, because ``__init__`` may keep anything. A ``Bolt`` may have its own threads.
+        value = getattr(own, name, None)
+        if name == "threads" and not isinstance(bolt, BasicBolt):
+            continue
+        if isinstance(value, (str, int, float, list, tuple)) and name not in spec.overrides:
+            raise TopologyError(
+                f"bolt {id_!r}: {name} of class {own.__name__} has no effect: write "
+                f'set_bolt(…, config={{"{name}": {value!r:.60}}}), or give your own attribute '
+                "another name"
+            )
+    for name in _IN_CLASS:
+        if name in spec.overrides and hasattr(bolt, name):
+            place = f"{'as an argument of' if _is_sink(bolt) else 'in class'} {own.__name__}"
+            raise TopologyError(
+                f"config of {id_!r}: {name} has no effect here: write {name} = "
+                f"{spec.overrides[name]!r:.60} {place}"
+            )
 
 
 def check_needed_fields(topology: Topology, id_: str, spec: BoltSpec) -> None:
@@ -259,6 +304,11 @@ def check_needed_fields(topology: Topology, id_: str, spec: BoltSpec) -> None:
                 f"bolt {id_!r} uses field {missing!r}, which is not on {stream_of(subscription)}; "
                 f"its fields are {', '.join(known)}{did_you_mean(missing, known)}"
             )
+
+
+def _is_sink(bolt: AnyBolt) -> bool:
+    """Return True for a built-in sink, whose settings are arguments."""
+    return hasattr(bolt, "needed_fields")
 
 
 def check_retry(id_: str, spec: BoltSpec) -> None:
@@ -279,6 +329,11 @@ def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
         raise TopologyError(f"bolt {id_!r}: once must be True or False, not {once!r:.50}")
     if not once:
         return
+    if isinstance(bolt, _WITHOUT_ONCE) and not isinstance(bolt, StatefulBolt):
+        raise TopologyError(
+            f"bolt {id_!r} has once set, which is for a StatefulBolt or a WindowedBolt; this is "
+            f"{with_article(kind_name(bolt))}, which would execute each delivery"
+        )
     retention = getattr(bolt, "once_retention", _SHORTEST)
     if not isinstance(retention, timedelta) or not _SHORTEST <= retention <= _LONGEST:
         raise TopologyError(
@@ -291,6 +346,7 @@ def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
         raise TopologyError(
             f"bolt {id_!r} has once set, and no message has an identity: set one in the spout "
             f'{spouts[0]!r}, such as QueueSpout(…, identity="message_id")'
+            + (f", or write {type(bolt).__name__}(…, once=False)" if _is_sink(bolt) else "")
         )
 
 

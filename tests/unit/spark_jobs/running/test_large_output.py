@@ -59,7 +59,7 @@ class ExplodeWithState(StatefulBolt):
 
 
 class ExplodeInThreads(Explode):
-    threads = 3
+    """Executed in threads, by its ``config``."""
 
 
 class ExplodeAsync(AsyncBolt):
@@ -128,7 +128,8 @@ def _nothing_seen():
 def topology(bolt=None, sinks=1, **settings):
     builder = TopologyBuilder("large", Config(**settings))
     builder.set_spout("orders", Source("rows long, size long"))
-    builder.set_bolt("explode", bolt or Explode()).shuffle_grouping("orders")
+    config = {"threads": 3} if isinstance(bolt, ExplodeInThreads) else None
+    builder.set_bolt("explode", bolt or Explode(), config=config).shuffle_grouping("orders")
     builder.set_bolt("sink", Sink(), parallelism=sinks).fields_grouping("explode", "n")
     return builder.build()
 
