@@ -183,7 +183,7 @@ class Spout:
         Not called while ``max_spout_pending`` tuples are in flight, while deactivated, or
         while Redis is away.
         """
-        raise NotImplementedError
+        raise NotImplementedError("the spout has no method next_tuple")
 
     def next_tuples(self, collector: SpoutCollector, limit: int) -> None:  # noqa: ARG002 - for those who override it
         """Emit up to ``limit`` tuples, or return at once if there is none: for sources with many at

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from tiercel.acker.ids import EXTRA
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import did_you_mean, kind_of, lazy_kind, refuse_typos, with_article
-from tiercel.queues.spout import Spout
+from tiercel.queues.spout import Spout, takes_reason
 from tiercel.queues.values.schema import Schema
 from tiercel.spark_jobs.bolts.bolt import ArrowBolt, AsyncBolt, BasicBolt, BatchBolt
 from tiercel.spark_jobs.bolts.retry import Retry
@@ -44,6 +44,21 @@ _ARGUMENTS = {
     "result": ("accumulator", "window", "collector"),
     "flush": ("collector",),
     "cleanup": (),
+}
+# Those of a spout. ``fail`` may omit the reason.
+_SPOUT_ARGUMENTS = {
+    "open": ("config", "context"),
+    "next_tuple": ("collector",),
+    "next_tuples": ("collector", "limit"),
+    "expect": ("tuples",),
+    "describe": ("msg_id",),
+    "ack": ("msg_id",),
+    "ack_all": ("msg_ids",),
+    "fail": ("msg_id", "reason"),
+    "reject": ("msg_id", "reason"),
+    "release": ("msg_id",),
+    "close": ("grace",),
+    **dict.fromkeys(("activate", "check", "in_back_off", "is_full", "deactivate"), ()),
 }
 # Settings that are read in ``config`` only, and those that are read in the class only.
 _IN_CONFIG = (
@@ -178,6 +193,7 @@ class TopologyBuilder:
         """
         if not isinstance(spout, Spout):
             raise TopologyError(f"spout {id_!r} is {kind_of(spout)}, not a Spout")
+        check_spout_methods(id_, spout)
         self._spouts[id_] = self._declare(id_, spout, parallelism, config)
 
     @refuse_typos
@@ -380,7 +396,7 @@ def check_methods(id_: str, bolt: AnyBolt) -> None:
         method = getattr(bolt, name, None)
         if method is not None:
             _check_kind(id_, bolt, method, name)
-            _check_arguments(id_, method, name)
+            _check_arguments(f"bolt {id_!r}: {name}", method, _ARGUMENTS[name])
     # A decorator may return the coroutine of the method in it.
     if isinstance(bolt, AsyncBolt) and not inspect.iscoroutinefunction(
         inspect.unwrap(bolt.execute)
@@ -389,6 +405,27 @@ def check_methods(id_: str, bolt: AnyBolt) -> None:
             f"bolt {id_!r}: execute of an AsyncBolt must be async: write `async def execute`, or "
             "derive the bolt from BasicBolt"
         )
+
+
+def check_spout_methods(id_: str, spout: Spout) -> None:
+    """Raise TopologyError for a method of a spout that would never run or takes other arguments,
+    and for a misspelt ``next_tuple``: the spout would emit nothing, or its source hear of no ack.
+    """
+    if type(spout).next_tuple is Spout.next_tuple and type(spout).next_tuples is Spout.next_tuples:
+        own = {each for kind in type(spout).__mro__ for each in _own_names(kind)}
+        if typo := did_you_mean("next_tuple", sorted(own - set(vars(Spout)))):
+            raise TopologyError(f"spout {id_!r} has no method next_tuple{typo}")
+    for name in (*_SPOUT_ARGUMENTS, "retry_later"):
+        method = getattr(spout, name)
+        if what := lazy_kind(method):
+            raise TopologyError(
+                f"spout {id_!r}: {name} is {what} and would never run: write a plain method, and "
+                "let a thread of the spout run what has to wait"
+            )
+        if name in _SPOUT_ARGUMENTS:
+            short = name == "fail" and not takes_reason(spout)
+            wanted = _SPOUT_ARGUMENTS[name][: 1 if short else None]
+            _check_arguments(f"spout {id_!r}: {name}", method, wanted)
 
 
 def _work_of(bolt: AnyBolt) -> tuple[str, ...]:
@@ -411,8 +448,7 @@ def _check_kind(id_: str, bolt: AnyBolt, method: Callable[..., object], name: st
         )
 
 
-def _check_arguments(id_: str, method: Callable[..., object], name: str) -> None:
-    wanted = _ARGUMENTS[name]
+def _check_arguments(subject: str, method: Callable[..., object], wanted: tuple[str, ...]) -> None:
     try:
         signature = inspect.signature(method)
     except ValueError:  # of a function that is not Python's
@@ -421,7 +457,7 @@ def _check_arguments(id_: str, method: Callable[..., object], name: str) -> None
         signature.bind(*wanted)
     except TypeError:
         raise TopologyError(
-            f"bolt {id_!r}: {name} is called with ({', '.join(wanted)}), and takes {signature}"
+            f"{subject} is called with ({', '.join(wanted)}), and takes {signature}"
         ) from None
 
 

@@ -17,6 +17,7 @@ from tiercel import (
     Config,
     DatabaseSink,
     QueueSink,
+    Spout,
     TopologyBuilder,
     TopologyError,
     field,
@@ -407,6 +408,64 @@ def test_a_topology_that_cannot_run_is_refused_in_one_line(
     with pytest.raises(TopologyError, match=message) as caught:
         make().build()
     assert "\n" not in str(caught.value)
+
+
+def spout_with(**methods: Any) -> Any:
+    def next_tuple(self, collector): ...
+
+    return type("Own", (Spout,), {"output_fields": "n long", "next_tuple": next_tuple, **methods})()
+
+
+async def waits(self, *given): ...
+
+
+def yields(self, *given):
+    yield given
+
+
+NO_ARGUMENT = "is called with \\(grace\\), and takes \\(\\)"
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        ({"next_tuple": waits}, "next_tuple is async and would never run: write a plain method"),
+        ({"next_tuple": yields}, "next_tuple is a generator and would never run"),
+        ({"open": waits}, "open is async and would never run"),
+        ({"ack": waits}, "ack is async and would never run"),
+        ({"retry_later": waits}, "retry_later is async and would never run"),
+        ({"close": lambda self: None}, f"close {NO_ARGUMENT}"),
+        ({"open": lambda self, config: None}, r"is called with \(config, context\), and takes"),
+        ({"fail": lambda self: None}, r"fail is called with \(msg_id\), and takes \(\)"),
+        ({"fail": lambda self, a, b, c: None}, r"fail is called with \(msg_id, reason\)"),
+    ],
+)
+def test_a_method_of_a_spout_that_cannot_be_called_is_refused(
+    methods: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TopologyError, match=f"^spout 'spout': .*{said}"):
+        TopologyBuilder("refused").set_spout("spout", spout_with(**methods))
+
+
+def test_a_spout_whose_next_tuple_is_misspelt_is_refused() -> None:
+    class Storms(Spout):
+        output_fields = "n long"
+
+        def nextTuple(self, collector):  # noqa: N802 - as Storm's
+            raise NotImplementedError
+
+    with pytest.raises(TopologyError, match="no method next_tuple; did you mean 'nextTuple'"):
+        TopologyBuilder("refused").set_spout("spout", Storms())
+
+
+def test_methods_of_a_spout_may_take_more_than_they_are_given() -> None:
+    def anything(self, *args, **kwargs): ...
+
+    builder = TopologyBuilder("taken")
+    builder.set_spout("plain", spout_with(fail=lambda self, msg_id: None))
+    builder.set_spout("reason", spout_with(fail=lambda self, msg_id, reason="": None))
+    builder.set_spout("any", spout_with(ack=anything, fail=anything, close=anything))
+    assert builder.build()
 
 
 def test_task_ids_begin_with_the_spouts_at_1_and_go_on_with_the_bolts_in_order() -> None:
