@@ -36,6 +36,8 @@ _UNREADABLE = (
     "password percent-encoded ('@' is %40)"
 )
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+# Other drivers take other settings, and name their errors otherwise.
+_KNOWN = {"postgresql": "psycopg", "sqlite": "pysqlite"}
 
 
 def engine_of(url: str) -> Engine:
@@ -48,6 +50,7 @@ def engine_of(url: str) -> Engine:
         parsed = _parsed(url)
         parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
         kind = parsed.get_backend_name()
+        _check_driver(kind, parsed.drivername)
         if kind == "postgresql":
             return _quiet(
                 create_engine(
@@ -82,6 +85,15 @@ def _parsed(url: str) -> URL:
     if "@" in (parsed.host or ""):
         raise TopologyError(_UNREADABLE)
     return parsed
+
+
+def _check_driver(kind: str, named: str) -> None:
+    driver = named.partition("+")[2]
+    if driver and kind in _KNOWN and driver != _KNOWN[kind]:
+        raise TopologyError(
+            f"DatabaseSink writes with the driver {_KNOWN[kind]}, not {driver!r:.50}: write the "
+            f"address as {kind}://…"
+        )
 
 
 def passes(error: DBAPIError) -> bool:
