@@ -238,6 +238,12 @@ class PropertyColumns:
         """
         if isinstance(properties, (str, bytes)):
             raise SchemaError(f"properties is a list of names: write [{properties!r:.50}]")
+        if isinstance(properties, AbstractSet):
+            # Each process would order the columns by its own hashes, and understand no other.
+            raise SchemaError(
+                "properties is a list of names, because a set has another order in each process: "
+                f"write {sorted(properties, key=str)!r:.200}"
+            )
         renamed = properties if isinstance(properties, Mapping) else {}
         columns: dict[str, str] = {}
         for name in properties:

@@ -187,6 +187,8 @@ def test_a_column_that_the_body_has_too_is_refused():
         (["message_id", "colour"], "there is no property 'colour'; the properties are message_id,"),
         (["headers", "headers"], "properties names 'headers' twice"),
         ("message_id", r"properties is a list of names: write \['message_id'\]"),
+        ({"type", "app_id"}, r"another order in each process: write \['app_id', 'type'\]"),
+        (frozenset({"type", 3}), r"another order in each process: write \[3, 'type'\]"),
         ([5], "there is no property 5"),
     ],
 )
