@@ -24,6 +24,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from tiercel.queues.nouns import lazy_kind
 from tiercel.spark_jobs.errors import ConfigValueError
 
 Wait = Callable[[RetryCallState], float]
@@ -65,7 +66,7 @@ class Retry:
         wait: float | timedelta | Wait | None = None,
         on: type[BaseException]
         | tuple[type[BaseException], ...]
-        | Callable[[BaseException], bool] = Exception,
+        | Callable[[Any], object] = Exception,
     ) -> None:
         if type(attempts) is not int or not 1 <= attempts <= _MOST_ATTEMPTS:
             raise ConfigValueError(
@@ -131,10 +132,11 @@ def _errors(on: Any) -> tuple[type[BaseException], ...] | Callable[[BaseExceptio
     given = on if isinstance(on, (tuple, list, set, frozenset)) else (on,)
     if given and all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
         return tuple(given)
-    if callable(on) and not isinstance(on, type):
+    # The coroutine of an async function would be true for every error.
+    if callable(on) and not isinstance(on, type) and not lazy_kind(on):
         return cast("Callable[[BaseException], bool]", on)
     raise ConfigValueError(
-        "Retry: on must be an exception class, several of them, or a function that gets the "
+        "Retry: on must be an exception class, several of them, or a plain function that gets the "
         f"exception, not {on!r:.60}"
     )
 

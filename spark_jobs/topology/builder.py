@@ -71,9 +71,23 @@ _IN_CONFIG = (
     "max_output_bytes",
 )
 _IN_CLASS = (
-    *("once", "once_retention", "on_error", "transient", "window", "timestamp_field"),
-    *("timestamp_unit", "lag", "late_stream", "idle", "max_ahead", "keyed", "tells_expired"),
-    *("max_held", "output_fields", "output_streams", "direct_streams"),
+    "once",
+    "once_retention",
+    "on_error",
+    "transient",
+    "window",
+    "timestamp_field",
+    "timestamp_unit",
+    "lag",
+    "late_stream",
+    "idle",
+    "max_ahead",
+    "keyed",
+    "tells_expired",
+    "max_held",
+    "output_fields",
+    "output_streams",
+    "direct_streams",
 )
 # The modules of the base classes, whose methods only say that they are missing.
 _BASES = {kind.__module__ for kind in get_args(AnyBolt)}

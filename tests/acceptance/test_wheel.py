@@ -25,10 +25,12 @@ THEIRS = (
     "workers/__init__.py",
 )
 TOPOLOGY = """
-from tiercel import BasicBolt, BasicCollector, QueueSpout, Topology, TopologyBuilder, Tuple
+from tiercel import BasicBolt, BasicCollector, QueueSpout, Retry, Topology, TopologyBuilder, Tuple
 
 
 class Shout(BasicBolt):
+    retry = Retry(on=lambda error: error.status >= 500)
+
     def execute(self, tup: Tuple, collector: BasicCollector) -> None:
         print("heard", tup["line"])
 

@@ -84,6 +84,10 @@ def test_all_but_the_last_attempt_are_followed_by_another() -> None:
     assert waits(Retry(attempts=1)) == []
 
 
+async def asks(error):
+    return False
+
+
 def test_errors_are_named_by_class_classes_or_a_function() -> None:
     assert Retry().takes(ERROR)
     assert not Retry().takes(KeyboardInterrupt())
@@ -105,6 +109,7 @@ def test_errors_are_named_by_class_classes_or_a_function() -> None:
         ({"on": ()}, "on must be an exception class"),
         ({"on": "HTTPError"}, "on must be an exception class"),
         ({"on": int}, "on must be an exception class"),
+        ({"on": asks}, "or a plain function that gets the exception, not <function asks"),
         ({"attempts": 3, "wait": timedelta(days=1)}, "may wait for 48.0 h.*raise RetryLater"),
         ({"attempts": 100, "wait": wait_exponential()}, "may wait for years"),
         ({"wait": float("inf")}, "may wait for years"),
