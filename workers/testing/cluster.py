@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
@@ -91,10 +91,10 @@ class LocalCluster:
         2026-01-01 in UTC. On Spark, components see real time.
 
         ``redis_url`` is for Spark: a server to use instead of a private one; the cluster's keys are
-        removed from it afterwards. Raises LocalClusterError for an unknown engine and a wrong
-        ``starts_at``, TopologyError for a topology without a bolt.
+        removed from it afterwards. Raises LocalClusterError for an unknown engine and wrong
+        ``slots`` or ``starts_at``, TopologyError for a topology without a bolt.
         """
-        _check_given(topology, config, engine, redis_url)
+        _check_given(topology, config, engine, slots, redis_url)
         check_has_bolts(topology)
         self._topology = topology if config is None else replace(topology, config=config)
         named = config.extra if config is not None else {}
@@ -199,13 +199,15 @@ class LocalCluster:
             engine.work()
         return ticked or moved or due
 
-    def advance_time(self, seconds: float) -> None:
+    def advance_time(self, seconds: float | timedelta) -> None:
         """Let time pass while the cluster runs: message timeouts and ticks come at their times.
 
         A replayed tuple has a new timeout from its emission. Runs until idle at the beginning and
         at the end. Raises as ``run_until_idle`` does, and ValueError for a negative or infinite
         time.
         """
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"seconds must be a number, 0 or more, not {seconds!r}")
         self.run_until_idle()
@@ -472,7 +474,9 @@ class _LastingLease(Lease):
         return self._holder
 
 
-def _check_given(topology: object, config: object, engine: str, redis_url: str | None) -> None:
+def _check_given(
+    topology: object, config: object, engine: str, slots: object, redis_url: str | None
+) -> None:
     """Raise LocalClusterError for arguments of the wrong kind, or that do not go together."""
     if not isinstance(topology, Topology):
         raise LocalClusterError(
@@ -484,6 +488,8 @@ def _check_given(topology: object, config: object, engine: str, redis_url: str |
         raise LocalClusterError(
             f"there is no engine {engine!r}; there are {', '.join(get_args(EngineName))}"
         )
+    if type(slots) is not int or slots < 1:
+        raise LocalClusterError(f"slots is a number of Spark tasks, 1 or more, not {slots!r}")
     if redis_url and engine == "memory":
         raise LocalClusterError('a redis_url is for engine="spark"; engine="memory" has no server')
 

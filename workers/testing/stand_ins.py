@@ -88,11 +88,11 @@ class FeederSpout(Spout):
             raise TopologyError(
                 'a FeederSpout needs fields, such as FeederSpout(fields="word string")'
             )
+        # Number of fields of the default stream, without the properties.
+        self._width = len(Schema.parse(fields).fields) if fields else 0
         self._properties = PropertyColumns.of(properties)
         self.output_fields = self._properties.after(fields) if fields else ""
         self.changing_fields = self._properties.changing
-        # Number of fields of the default stream, without the properties.
-        self._width = len(Schema.parse(fields).fields) if fields else 0
         self.output_streams = dict(streams)
         self.direct_streams = frozenset(direct_streams)
         self._clock: Callable[[], float] = SimulatedClock()

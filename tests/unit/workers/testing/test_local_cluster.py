@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ import pytest
 from tests.support.reasons import unplaced
 from tiercel import BasicBolt, Bolt, Config, QueueSpout, Retry, RetryLater, Spout, TopologyBuilder
 from tiercel.acker.memory import MemoryLedger
+from tiercel.queues.errors import SchemaError
 from tiercel.spark_jobs.errors import (
     BadValuesError,
     DirectStreamError,
@@ -194,6 +196,10 @@ def test_a_mistake_in_a_test_is_a_clear_error():
         feeder.feed([1], stream="other")
     with pytest.raises(TopologyError, match="needs fields"):
         FeederSpout()
+    with pytest.raises(SchemaError, match="fields are a text"):
+        FeederSpout(["x"])
+    with pytest.raises(LocalClusterError, match="slots is a number of Spark tasks, 1 or more"):
+        LocalCluster(topology, slots=0)
     with pytest.raises(LocalClusterError, match="no engine 'flink'; there are memory, spark"):
         LocalCluster(topology, engine="flink")
     with pytest.raises(LocalClusterError, match='a redis_url is for engine="spark"'):
@@ -224,6 +230,7 @@ def test_a_mistake_in_a_test_is_a_clear_error():
             cluster.read_tuples("b1", "x")
         with pytest.raises(ValueError, match="seconds"):
             cluster.advance_time(-1)
+        cluster.advance_time(timedelta(minutes=1))
     with pytest.raises(LocalClusterError, match="a new one"), cluster:
         pass
 
