@@ -322,7 +322,12 @@ def json_body(members: Iterable[tuple[str, Any]]) -> bytes:
     Raises ValueError for NaN and infinity, which JSON lacks, and TypeError for a value of a type
     that no column has.
     """
-    return _ENCODER.encode(dict(members)).encode()
+    return json_text(dict(members)).encode()
+
+
+def json_text(value: Any) -> str:
+    """Return a value in JSON, encoded and refused as by ``json_body``."""
+    return _ENCODER.encode(value)
 
 
 def _member(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
+from tiercel.queues.values.formats import json_text
 from tiercel.spark_jobs.errors import TopologyError
 from tiercel.spark_jobs.logs.formatters import redact
 
@@ -59,6 +60,7 @@ def engine_of(url: str) -> Engine:
                     max_overflow=1,
                     pool_logging_name=_POOLS,
                     hide_parameters=True,
+                    json_serializer=json_text,
                     connect_args=_postgresql_settings(),
                 )
             )
@@ -161,7 +163,7 @@ def _postgresql_settings() -> dict[str, Any]:
 
 
 def _sqlite(url: Any) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": _LOCK_S})
+    engine = create_engine(url, json_serializer=json_text, connect_args={"timeout": _LOCK_S})
 
     # Python's sqlite3 begins transactions implicitly, and not before a savepoint. So begin them
     # explicitly.

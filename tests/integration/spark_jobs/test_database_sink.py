@@ -4,6 +4,7 @@ fails alone.
 
 from __future__ import annotations
 
+import json
 import threading
 import traceback
 import uuid
@@ -293,6 +294,23 @@ def test_a_function_whose_result_never_ran_fails_its_tuples(database, write):
         assert running.acked == []
         assert "which never ran: write a plain function" in running.failed[1]
     assert database.number_of_keys() == 0
+
+
+def test_a_struct_is_written_to_a_json_column_as_a_sink_of_messages_writes_it(database):
+    kind = "jsonb" if "postgres" in database.url else "json"
+    database.run(f"DROP TABLE {database.table}")
+    database.run(f"CREATE TABLE {database.table} (id bigint PRIMARY KEY, name {kind})")
+    fields = "id long, name struct<price decimal(5,2), at timestamp, tags array<string>>"
+    with Running(database.sink(), fields) as running:
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        running.send([1, {"price": Decimal("9.50"), "at": at, "tags": ["ö"]}])
+        assert running.failed == {}
+    [(_, found)] = database.rows()
+    assert (found if isinstance(found, dict) else json.loads(found)) == {
+        "price": "9.50",
+        "at": "2026-01-01T00:00:00+00:00",
+        "tags": ["ö"],
+    }
 
 
 def test_a_row_on_which_a_function_of_sqlite_fails_holds_no_others(tmp_path):
