@@ -294,7 +294,8 @@ class FirstOpen:
             taken = zip(*(column.tolist() for column in places), strict=True)
             ends = np.maximum(ends, [self._at(place) for place in taken])
         last = self._since[-1][3] if self._since else NEVER
-        for row in np.flatnonzero(np.diff(ends, prepend=last) > 0).tolist():
+        # An end that is not above the last one is that of a row which an earlier attempt took.
+        for row in np.flatnonzero(np.diff(np.maximum(ends, last), prepend=last) > 0).tolist():
             ms, seq, number = (int(column[row]) for column in places)
             self._since.append((ms, seq, number, int(ends[row])))
         return ends

@@ -158,6 +158,25 @@ def test_a_window_that_raises_is_tried_again_and_its_emissions_are_dropped():
     assert (totals["windows_closed"], totals["windows_failed"]) == (3, 1)
 
 
+@pytest.mark.parametrize("effects", range(14))
+def test_a_tuple_is_not_in_a_window_that_was_over_when_it_came_whatever_dies(effects):
+    """The watermark passed the ends of two windows amid an entry that is still held."""
+    pump = pump_of(Sums(), ends=1)
+    tasks = pump.topology.task_ids("windows")
+    pump.feed([1, "k", 15], [2, "k", 28])
+    pump.send()
+    # The null leaves in a step of its own, before the window that ends at 20 closes.
+    _, null = pump.feed([3, "k", 19], [4, "k", None])
+    pump.send()
+    with killed_after(effects):
+        pump.work(*tasks)
+    pump.take_over(*tasks)
+    pump.work(*tasks)
+    pump.read()
+    assert set(pump.failed) == {null}
+    assert pump.rows("end") == [([1],), ([1],)]
+
+
 class GrowingSession(Sums):
     window = Session(10 * MS, longest=1_000 * MS)
     raises = 1
