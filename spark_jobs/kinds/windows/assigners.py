@@ -187,8 +187,8 @@ class TimeWindows:
     ) -> Plan:
         closings: list[Closing] = []
         held = self._due(rows, watermark, all_of_them=bool(self._open))
-        for end, digest in sorted(self._open - waiting):
-            closings += [one for one in self._at(rows, held, end) if one.id[1] == digest]
+        for end, digests in _by_end(self._open - waiting).items():
+            closings += [one for one in self._at(rows, held, end) if one.id[1] in digests]
         taken = sum(len(one.rows) for one in closings)
         closed = self._closed
         # Of windows that overlap, all that end at one time close in one step.
@@ -238,12 +238,11 @@ class TimeWindows:
         open_ = self._still_open(plan, failed)
         held = self._due(rows, plan.watermark, all_of_them=bool(open_ or self._open))
         leaves = self.last_end(rows["time"][held]) + self._more <= plan.watermark
-        for end, digest in open_:
-            inside = (rows["time"][held] >= end - self.length - self._more) & (
-                rows["time"][held] < end
-            )
-            keys = [key for key in np.unique(rows["key"][held]) if self._digests[key] == digest]
-            leaves &= ~(inside & np.isin(rows["key"][held], keys))
+        times, of_keys = rows["time"][held], np.array(self._digests if open_ else (), np.int64)
+        for end, digests in _by_end(open_).items():
+            inside = held[(times >= end - self.length - self._more) & (times < end)]
+            stays = inside[np.isin(of_keys[rows["key"][inside]], list(digests))]
+            leaves &= ~np.isin(held, stays)
         return held[leaves]
 
     def _still_open(self, plan: Plan, failed: AbstractSet[WindowId]) -> set[WindowId]:
@@ -289,6 +288,14 @@ class TimeWindows:
         self._closed = state.get("closed", NEVER)
         self._open = {(end, digest) for end, digest in state.get("open", ())}
         self._opened.load(state.get("opened", ()))
+
+
+def _by_end(windows: AbstractSet[WindowId]) -> dict[int, set[int]]:
+    """Return the digests of the windows that end at each time, ascending."""
+    ends: dict[int, set[int]] = {}
+    for end, digest in sorted(windows):
+        ends.setdefault(end, set()).add(digest)
+    return ends
 
 
 def _rows_of(plan: Plan, failed: AbstractSet[WindowId]) -> list[Longs]:

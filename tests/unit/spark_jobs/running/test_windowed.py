@@ -177,6 +177,25 @@ def test_a_tuple_is_not_in_a_window_that_was_over_when_it_came_whatever_dies(eff
     assert pump.rows("end") == [([1],), ([1],)]
 
 
+def test_windows_of_many_keys_that_fail_together_are_found_together(monkeypatch):
+    """A database that is away fails them all; with a search for each, a step took minutes."""
+    searches = []
+    search = TimeWindows._at
+    monkeypatch.setattr(TimeWindows, "_at", lambda *given: searches.append(1) or search(*given))
+    bolt = Sums()
+    bolt.raises = 400
+    pump = pump_of(bolt)
+    roots = pump.feed(*([n, f"k{n}", 5] for n in range(200)))
+    pump.feed([-1, "closes", 45])
+    for _ in range(3):
+        pump.run()
+        later(pump, 20)
+    assert set(pump.acked) == set(roots)
+    assert total_of(pump.metrics.totals(), "windows")["windows_failed"] == 400
+    # Windows end at 10 and at 20.
+    assert len(searches) < 20
+
+
 class GrowingSession(Sums):
     window = Session(10 * MS, longest=1_000 * MS)
     raises = 1
