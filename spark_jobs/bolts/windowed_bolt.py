@@ -175,8 +175,8 @@ class WindowedBolt(_Prepared):
     lag: timedelta = timedelta(0)
     # The stream of late tuples, declared in ``output_streams`` with fields that the input has too.
     late_stream: str = ""
-    # A task that has sent nothing for this time does not hold the watermark back. When none has,
-    # time goes on by the clock, so that the last windows close.
+    # A task that has sent no good timestamp for this time does not hold the watermark back. When
+    # none has, time goes on by the clock, so that the last windows close.
     idle: timedelta = timedelta(minutes=1)
     # A timestamp that is further in the future is an error: its tuple is rejected, and the
     # watermark stays.

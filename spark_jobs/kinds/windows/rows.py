@@ -222,7 +222,9 @@ class Watermark:
         if self._stands_until is None:
             self._stands_until = now + self.standstill_s
         before = self.highest.get(source, NEVER)
-        self._seen[source] = now
+        # Refused timestamps tell no time.
+        if (times > NEVER).any():
+            self._seen[source] = now
         others = self._slowest(now, source)
         highest = np.maximum.accumulate(np.concatenate([[before], times]))
         reached = np.maximum(np.minimum(highest, others) - self._lag, self.at)

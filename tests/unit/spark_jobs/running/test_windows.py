@@ -345,6 +345,16 @@ def test_a_source_that_is_idle_does_not_hold_the_watermark_back():
     assert watermark.advance(123.0) == 2_000_135
 
 
+def test_a_source_whose_timestamps_are_all_refused_is_idle():
+    """It says nothing about the time, and the windows of the others would never close."""
+    watermark = Watermark([1, 2], 0, 60.0, 0.0)
+    watermark.follow(2, np.array([0]), 0.0)
+    for now in range(1, 100):
+        watermark.follow(1, np.array([now]), float(now))
+        watermark.follow(2, np.array([NEVER, NEVER]), float(now))
+        assert watermark.advance(float(now)) == (0 if now < 60 else now)
+
+
 def test_the_watermark_of_two_sources_is_that_of_the_slower_one():
     watermark = Watermark([1, 2], 0, 60.0, 0.0)
     watermark.follow(1, np.array([100]), 1.0)
