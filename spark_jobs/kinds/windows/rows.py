@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from hashlib import blake2b
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tiercel.acker.ids import without_zeros
+from tiercel.acker.ids import is_extra, without_zeros
 from tiercel.acker.inbox.chunk import Chunk, Rows
 from tiercel.acker.ledger import Ids
 from tiercel.spark_jobs.running.backlog import OpenEntry
@@ -221,6 +221,8 @@ class Watermark:
         """
         if self._stands_until is None:
             self._stands_until = now + self.standstill_s
+        if source not in self.highest:
+            self._forget_gone(now)
         before = self.highest.get(source, NEVER)
         # Refused timestamps tell no time.
         if (times > NEVER).any():
@@ -251,15 +253,25 @@ class Watermark:
         """Return the time at which the watermark reaches ``end`` if no tuple comes; None: never."""
         if max(self.highest.values(), default=NEVER) == NEVER or self._stands_until is None:
             return None
-        if min(self.highest.values()) - self._lag >= end:
+        left = sorted((seen, self.highest[source]) for source, seen in self._seen.items())
+        # When the last of those that are behind is idle, it reaches the end.
+        while left and left[-1][1] - self._lag >= end:
+            left.pop()
+        if not left:
             return self._stands_until
-        left = sorted((seen, source) for source, seen in self._seen.items())
-        for place, (seen, _) in enumerate(left[:-1]):
-            slowest = min(self.highest[source] for _, source in left[place + 1 :])
-            if slowest - self._lag >= end:
-                return max(seen + self._idle_s, self._stands_until)
+        if len(left) < len(self._seen):
+            return max(left[-1][0] + self._idle_s, self._stands_until)
         rest = max(0, end + self._lag - max(self.highest.values())) / 1e6
         return max(self._last_seen + self._idle_s + rest, self._stands_until)
+
+    def _forget_gone(self, now: float) -> None:
+        """Forget idle extra tasks: executors come and go, thousands of times in a run."""
+        newest = max(self.highest.values(), default=NEVER)
+        for source in [one for one in self.highest if is_extra(one)]:
+            seen = self._seen.get(source, -inf)
+            if now - seen >= self._idle_s and self.highest[source] < newest:
+                del self.highest[source]
+                self._seen.pop(source, None)
 
     @property
     def _last_seen(self) -> float:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiercel import ConfigValueError, Session, Sliding, tumbling
+from tiercel.acker.ids import EXTRA
 from tiercel.spark_jobs.kinds.windows.assigners import CountWindows, Limits, assigner_of
 from tiercel.spark_jobs.kinds.windows.rows import (
     FOREVER,
@@ -353,6 +354,22 @@ def test_a_source_whose_timestamps_are_all_refused_is_idle():
         watermark.follow(1, np.array([now]), float(now))
         watermark.follow(2, np.array([NEVER, NEVER]), float(now))
         assert watermark.advance(float(now)) == (0 if now < 60 else now)
+
+
+def test_extra_tasks_that_are_gone_are_forgotten():
+    """Executors come and go thousands of times in a run, and each step writes what is known."""
+    watermark = Watermark([2, 3], 0, 60.0, 0.0)
+    for number in range(1, 100):
+        now = 300 * number
+        for source, time in ((3, now - 5), (2, now), (number * EXTRA + 2, now - 1)):
+            watermark.follow(source, np.array([time]), float(now))
+        assert watermark.advance(float(now)) == now - 5
+        assert watermark.reaches(now - 1) == now + 60
+    assert len(watermark.highest) <= 4
+    # An extra task whose timestamp is the highest one is not: event time goes on from there.
+    watermark.follow(100 * EXTRA + 2, np.array([40_000]), 40_000.0)
+    watermark.follow(101 * EXTRA + 2, np.array([39_000]), 50_000.0)
+    assert watermark.advance(51_000.0) == 40_000 + 940_000_000
 
 
 def test_the_watermark_of_two_sources_is_that_of_the_slower_one():
