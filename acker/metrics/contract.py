@@ -72,7 +72,7 @@ ONCE_REPEATED = "once_repeated"
 ONCE_UNKEYED = "once_unkeyed"
 ONCE_UNSURE = "once_unsure"
 STATE_LOST_AT = "state_lost_at"
-# The driver counts for no task of a bolt.
+# The driver counts for no task of a bolt; so do tasks that are over.
 DRIVER_TASK = 0
 _FROM = "from:"
 _IN = "in:"
@@ -318,6 +318,13 @@ class Metrics(Protocol):
 
     def traces(self) -> Sequence[KnownError]:
         """Return the kinds of errors that are kept, those reported last first."""
+
+    def retire(self, is_over: Callable[[int], bool]) -> None:
+        """Move the counts of all time of tasks that are over to ``DRIVER_TASK`` of their component,
+        so that the totals of components stay and tasks that come and go do not pile up.
+
+        Windows keep the tasks. May be repeated, and also moves counts that came late.
+        """
 
     def clear(self) -> None:
         """Delete all counts and errors of this topology."""

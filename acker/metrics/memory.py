@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from tiercel.acker.metrics.contract import (
+    DRIVER_TASK,
     ERRORS_A_WINDOW,
     ERRORS_KEPT,
     ERRORS_WINDOW,
@@ -113,6 +114,11 @@ class MemoryMetrics(Metrics):
         totals = self.totals()
         with self._lock:
             return known_errors(self._traces.values(), totals)
+
+    def retire(self, is_over: Callable[[int], bool]) -> None:
+        with self._lock:
+            for component, task in [name for name in self._counts if is_over(name[1])]:
+                _add(self._counts, {(component, DRIVER_TASK): self._counts.pop((component, task))})
 
     def clear(self) -> None:
         with self._lock:

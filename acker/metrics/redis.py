@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.ledger import REASON_LENGTH
 from tiercel.acker.metrics.contract import (
+    DRIVER_TASK,
     ERRORS_A_WINDOW,
     ERRORS_KEPT,
     ERRORS_WINDOW,
@@ -41,6 +42,7 @@ from tiercel.acker.redis.scripts import script_source
 R = TypeVar("R", ErrorReport, TraceReport)
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
 _NAMES_KNOWN = 65_536
+_MOVED_AT_ONCE = 1_000
 # Longer than any client keeps repeating a call.
 _REPORTER_MEMORY_MS = 600_000
 
@@ -71,9 +73,9 @@ class RedisMetrics(Metrics):
         self._traces_keys = (prefix + "traces", prefix + "traces:last")
         self._since_key = prefix + "metrics:since"
         self._slot_prefix = prefix + "metrics:"
-        self._count, self._report, self._trace = (
+        self._count, self._report, self._trace, self._retire = (
             self._client.register_script(script_source(name, package="tiercel.acker.metrics"))
-            for name in ("count", "report", "trace")
+            for name in ("count", "report", "trace", "retire")
         )
 
     def add_all(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> None:
@@ -170,6 +172,19 @@ class RedisMetrics(Metrics):
             if name in when
         ]
         return known_errors(found, self.totals())
+
+    def retire(self, is_over: Callable[[int], bool]) -> None:
+        _, [found] = self._read([self._counts_key])
+        named = [(name, *_parts(name)) for name in found]
+        moves = [
+            (name, _name(component, DRIVER_TASK, counter))
+            for name, component, task, counter in named
+            if is_over(task)
+        ]
+        for start in range(0, len(moves), _MOVED_AT_ONCE):
+            words = [word for move in moves[start : start + _MOVED_AT_ONCE] for word in move]
+            with translated("count"):
+                self._retire(keys=[self._counts_key], args=words)
 
     def clear(self) -> None:
         with translated("clear the counters"):

@@ -91,7 +91,7 @@ class Graph:
         ]
 
     def extra_tasks(self, counts: Mapping[str, Iterable[int]]) -> list[int]:
-        """Return the extra tasks that have ever counted, by component; few of them may run now."""
+        """Return the extra tasks that have counted and are not known to be over."""
         return [task for bolt in self.bolts for task in counts.get(bolt.name, ()) if task > EXTRA]
 
     @property

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tiercel.acker.errors import BadChunkError, RedisUnavailableError
+from tiercel.acker.ids import is_extra
 from tiercel.acker.inbox.chunk import Chunk, decode
 from tiercel.acker.inbox.contract import (
     DRAINED_BYTES,
@@ -256,21 +257,13 @@ class Driver:
 
         ``_lost`` keeps them until that has been done.
         """
-        stateful = stateful_bolts(self._topology)
-        self._lost += [name for name in stateful if self._states.has_lost(name)]
+        self._lost += [one for one in stateful_bolts(self._topology) if self._states.has_lost(one)]
         if not self._lost:
             return
         with closing(RedisMetrics(self._redis_url, self._topology.name)) as metrics:
-            totals = metrics.totals()
-            now = int(time.time())
-            metrics.add_all(
-                {
-                    (name, DRIVER_TASK): {
-                        STATE_LOST_AT: now - total_of(totals, name)[STATE_LOST_AT]
-                    }
-                    for name in self._lost
-                }
-            )
+            totals, now = metrics.totals(), int(time.time())
+            more = {name: now - total_of(totals, name)[STATE_LOST_AT] for name in self._lost}
+            metrics.add_all({(name, DRIVER_TASK): {STATE_LOST_AT: by} for name, by in more.items()})
         log.error(
             "Redis lost the state of %s: it begins again with what Redis still has",
             " and ".join(dict.fromkeys(self._lost)),
@@ -283,10 +276,16 @@ class Driver:
             ledger = stack.enter_context(closing(open_ledger(run.ledger)))
             client = connect_topology(self._redis_url, run.topology.name)
             book = stack.enter_context(closing(RedisCaseBook(client, run.topology.name)))
-            return sum(
+            released = sum(
                 end_extra(run.id, run.topology, task, self._context.inboxes, ledger, book)
                 for task in tasks
             )
+        self._retire(set(tasks).__contains__)
+        return released
+
+    def _retire(self, is_over: Callable[[int], bool]) -> None:
+        with closing(RedisMetrics(self._redis_url, self._topology.name)) as metrics:
+            metrics.retire(is_over)
 
     def _enter(self, run: Run) -> int:
         topology = run.topology
@@ -305,6 +304,7 @@ class Driver:
             # A server that is full takes no note, and has lost nothing.
             with suppress(RedisUnavailableError):
                 self._report_lost_states()
+                self._retire(is_extra)
             return released
 
 

@@ -240,6 +240,32 @@ def test_after_ten_seconds_a_task_may_report_again_in_redis(redis_url):
     metrics.close()
 
 
+def test_the_counts_of_tasks_that_are_over_stay_with_their_component(metrics):
+    for number in range(1, 300):
+        extra = number * 1_000_000 + 3
+        metrics.add_all({("split", extra): {"executed": 2, "acked": 1}, ("count", extra): {"a": 1}})
+    metrics.add("split", 3, {"executed": 5})
+    metrics.retire(lambda task: 1_000_000 < task < 299_000_000)
+    metrics.retire(lambda task: task == 1_000_003)
+    last = 299_000_003
+    assert metrics.totals() == {
+        "split": {
+            0: {"executed": 596, "acked": 298},
+            3: {"executed": 5},
+            last: {"executed": 2, "acked": 1},
+        },
+        "count": {0: {"a": 298}, last: {"a": 1}},
+    }
+    # A process that ended late.
+    metrics.add("split", 1_000_003, {"executed": 1})
+    metrics.retire(lambda task: task > 1_000_000)
+    assert metrics.totals() == {
+        "split": {0: {"executed": 599, "acked": 299}, 3: {"executed": 5}},
+        "count": {0: {"a": 299}},
+    }
+    assert executed(metrics, Window.ALL_TIME)[1] == executed(metrics, Window.ONE_DAY)[1]
+
+
 def test_everything_can_be_cleared(metrics):
     metrics.add("split", 1, {"executed": 2})
     metrics.report([error()])

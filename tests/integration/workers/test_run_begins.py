@@ -14,9 +14,11 @@ from tests.support.ledgers import ROOT, A, token, updates
 from tests.support.pump import Source
 from tests.support.states import begin, break_off, commit_turn
 from tiercel import BasicBolt, Config, RedisRefusedError, StatefulBolt, TopologyBuilder
+from tiercel.acker.ids import EXTRA
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.acker.ledger import Applied
+from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.errors import StateLayoutError
@@ -95,6 +97,24 @@ def test_what_a_task_that_is_gone_left_half_done_in_a_state_is_taken_back(
         assert set(dict(store.entries("count")).values()) == {b"1", b"2"}
         drive(bolt=Count())._runs.begin(1)
         assert set(dict(store.entries("count")).values()) == {b"1"}
+
+
+def test_the_counts_of_extra_tasks_that_are_over_go_to_their_bolt(drive, name, redis_url):
+    """Otherwise those of weeks pile up, and driver and monitors read all of them each second."""
+    driver = drive()
+    with closing(RedisMetrics(redis_url, name)) as metrics:
+        metrics.add_all(
+            {("count", task): {"executed": 1} for task in (2, EXTRA + 2, 2 * EXTRA + 2)}
+        )
+        run = driver._runs.begin(2)
+        assert metrics.totals() == {"count": {0: {"executed": 2}, 2: {"executed": 1}}}
+        tasks = [EXTRA + 2, 2 * EXTRA + 2]
+        driver._context.inboxes.adopt(run.id, [2, *tasks])
+        metrics.add_all({("count", task): {"executed": 1} for task in tasks})
+        driver._end_extra(run, tasks[:1])
+        assert metrics.totals() == {
+            "count": {0: {"executed": 3}, 2: {"executed": 1}, tasks[1]: {"executed": 1}}
+        }
 
 
 def test_tasks_of_the_run_before_change_nothing_once_a_run_begins(drive):
