@@ -304,10 +304,12 @@ class FirstOpen:
         for a row that an earlier attempt took.
         """
         places = [columns[name] for name in ("ms", "seq", "row")]
+        last = self._since[-1][3] if self._since else NEVER
         if self._since and tuple(int(column[0]) for column in places) <= self._since[-1][:3]:
             taken = zip(*(column.tolist() for column in places), strict=True)
             ends = np.maximum(ends, [self._at(place) for place in taken])
-        last = self._since[-1][3] if self._since else NEVER
+        else:
+            ends = np.maximum(ends, last)
         # An end that is not above the last one is that of a row which an earlier attempt took.
         for row in np.flatnonzero(np.diff(np.maximum(ends, last), prepend=last) > 0).tolist():
             ms, seq, number = (int(column[row]) for column in places)

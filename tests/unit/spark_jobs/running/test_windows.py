@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from datetime import timedelta
 from decimal import Decimal
@@ -21,6 +22,7 @@ from tiercel.spark_jobs.kinds.windows.rows import (
     FOREVER,
     GOOD,
     NEVER,
+    FirstOpen,
     HeldRows,
     Keys,
     Watermark,
@@ -330,6 +332,22 @@ def open_in(times, watermark, length, slide):
     closed = sum(time < watermark for time in times) // slide
     some = [range(max(0, end - length), end) for end in range(slide, len(times) + length, slide)]
     return sum(any(place < len(times) for place in window) for window in some[closed:])
+
+
+def test_a_later_attempt_finds_the_first_open_window_of_each_row_again():
+    opened, later = FirstOpen(), FirstOpen()
+    # The ends in each entry.
+    entries = {1: [10, 20], 2: [20, 20], 3: [20, 30, 30], 4: [30]}
+    rows = {
+        ms: {"ms": np.full(len(ends), ms), "seq": np.zeros(len(ends)), "row": np.arange(len(ends))}
+        for ms, ends in entries.items()
+    }
+    for ms, ends in entries.items():
+        assert opened.of(rows[ms], np.array(ends)).tolist() == ends
+    later.load(json.loads(json.dumps(opened.dump(5))))
+    for ms, ends in entries.items():
+        assert later.of(rows[ms], np.full(len(ends), NEVER)).tolist() == ends
+    assert later.dump(5) == opened.dump(5)
 
 
 def test_a_source_that_is_idle_does_not_hold_the_watermark_back():
