@@ -460,6 +460,9 @@ class HeldCopies:
         self._rows = rows
         # Number of the entry and row in it, by key.
         self._places: dict[bytes, tuple[int, int]] = {}
+        # By position of the entry, ascending: spans of rows, from one to another, that are in
+        # windows which were over when they came, since the one that ends then.
+        self._inherited: dict[tuple[int, int], list[list[int]]] = {}
 
     def add(self, keys: Ids, held: Longs, *, by_time: bool) -> list[int]:
         """Take the keys of new rows; return the rows with the same keys, which they replace."""
@@ -495,10 +498,41 @@ class HeldCopies:
         """
         rows = self._rows
         if by_time and rows["time"][index] == rows["time"][before]:
-            rows["first"][index] = min(rows["first"][index], rows["first"][before])
+            if rows["first"][before] < rows["first"][index]:
+                self._inherit(before, index)
             if rows["status"][index] == LATE:
                 rows["status"][index] = GOOD
         rows["status"][before] = REPLACED
+
+    def _inherit(self, before: int, index: int) -> None:
+        rows = self._rows
+        first = rows["first"][index] = int(rows["first"][before])
+        ms, seq, row = (int(rows[name][index]) for name in ("ms", "seq", "row"))
+        spans = self._inherited.setdefault((ms, seq), [])
+        if spans and spans[-1][1:] == [row - 1, first]:
+            spans[-1][1] = row
+        else:
+            spans.append([row, row, first])
+
+    def retaken(self, at: tuple[int, int], held: Longs) -> None:
+        """Put rows of an entry that an earlier attempt took into the windows of the copies whose
+        place they have taken: these may have left the inbox.
+        """
+        for begin, end, first in self._inherited.get(at, ()):
+            row = self._rows["row"][held]
+            some = held[(begin <= row) & (row <= end)]
+            self._rows["first"][some] = np.minimum(self._rows["first"][some], first)
+
+    def dump(self, oldest: tuple[int, int]) -> list[list[int]]:
+        """Return what a later attempt needs, given the position of the oldest held tuple."""
+        kept = {at: spans for at, spans in self._inherited.items() if at >= oldest}
+        self._inherited = kept
+        return [[*at, *span] for at, spans in kept.items() for span in spans]
+
+    def load(self, state: Iterable[Sequence[int]]) -> None:
+        """Load it."""
+        for ms, seq, *span in state:
+            self._inherited.setdefault((ms, seq), []).append(span)
 
     def remove(self, entries: Mapping[int, OpenEntry], rows: Longs) -> None:
         """Forget the keys of rows that are about to be removed."""

@@ -182,6 +182,7 @@ class TaskWindows:
             self.watermark.at = int(state["at"])
             self._judged = cast("Place", tuple(state["taken"]))
             self._moved.load(state.get("moved", ()))
+            self._copies.load(state.get("copies", ()))
 
     def backlog(self, done: Mapping[str, bytes]) -> WindowBacklog:
         self._backlog = WindowBacklog(done, self)
@@ -247,12 +248,14 @@ class TaskWindows:
         self.rows["status"][dead] = DEAD
 
     def _dump(self) -> bytes:
+        oldest = self.rows.first or self._taken
         state = {
             "taken": self._taken,
             "at": self.watermark.at,
             "highest": self.watermark.highest,
             "windows": self.windows.dump(),
-            "moved": self._moved.dump(self.rows.first or self._taken),
+            "moved": self._moved.dump(oldest),
+            "copies": self._copies.dump(oldest),
         }
         return json.dumps(state).encode()
 
@@ -290,6 +293,7 @@ class TaskWindows:
                 self.windows.judge(self.rows, columns, judged)
                 self._moved.note(at, int(judged[0]))
         held = self.rows.add(columns)
+        self._copies.retaken(at, held)
         if chunk.lineage.keys is not None:
             self._replace(chunk.lineage.keys[rows], held)
         good = held[self.rows["status"][held] == GOOD]

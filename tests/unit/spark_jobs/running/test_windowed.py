@@ -29,6 +29,7 @@ from tiercel import (
 )
 from tiercel.acker.inbox.contract import OpenWindows
 from tiercel.acker.metrics.contract import total_of
+from tiercel.queues.message.identity import Identity
 from tiercel.spark_jobs.kinds.windows.assigners import TimeWindows
 from tiercel.spark_jobs.kinds.windows.rows import AHEAD, FOREVER, GOOD, NULL, Timestamps
 from tiercel.spark_jobs.topology.windowing import Windowing
@@ -175,6 +176,30 @@ def test_a_tuple_is_not_in_a_window_that_was_over_when_it_came_whatever_dies(eff
     pump.read()
     assert set(pump.failed) == {null}
     assert pump.rows("end") == [([1],), ([1],)]
+
+
+def test_a_late_copy_is_in_the_windows_of_the_tuple_that_it_replaced_though_a_process_dies():
+    """Both windows wait for another attempt while the message comes again. Without its windows the
+    new process would ack it, and it would be in none.
+    """
+    bolt = Sums()
+    bolt.raises = 2
+    pump = pump_of(bolt, ends=1)
+    tasks = pump.topology.task_ids("windows")
+    identities = [Identity(b"%d" % number, 1 << 64 | number) for number in (1, 2)]
+    [first, _] = pump.feed([1, "k", 5], [2, "k", 45], identities=identities)
+    pump.work_at("windows")
+    [copy] = pump.feed([1, "k", 5], identities=identities[:1])
+    pump.run()
+    assert pump.acked == [first]
+    pump.take_over(*tasks)
+    for _ in range(3):
+        later(pump, 20)
+        pump.work_at("windows")
+    assert pump.rows("end") == [([1],)] * 3
+    assert copy not in pump.acked
+    pump.run()
+    assert pump.acked == [first, copy]
 
 
 def test_windows_of_many_keys_that_fail_together_are_found_together(monkeypatch):
