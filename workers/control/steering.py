@@ -234,6 +234,8 @@ class Steering:
         deadline = time.monotonic() + _BEGIN_S
         began: Holder | None = None
         while time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
+            if began is not None and not self._stands(change):
+                break
             holder = self._lease.holder()
             if holder is None or not holder.run or holder.run == before.run:
                 continue
@@ -243,8 +245,19 @@ class Steering:
             ):
                 self._say(f"{self._name} has begun a new run{_found(began, change)}")
                 return True
-        self._say(f"{self._name} has {_NOT_WANTED if began else _NOT_BEGUN}")
+        if began is not None and not self._stands(change):
+            self._say(
+                f"{self._name} has begun a new run{_found(began, change)}: another order to "
+                "rebalance came after this one"
+            )
+        else:
+            self._say(f"{self._name} has {_NOT_WANTED if began else _NOT_BEGUN}")
         return False
+
+    def _stands(self, change: Change) -> bool:
+        """Return True if no later order has changed this one."""
+        ordered = self._control.rebalanced(NO_REBALANCE).parallelism
+        return all(ordered.get(bolt) == number for bolt, number in change.items())
 
     def close(self) -> None:
         """Release the connections. Idempotent."""

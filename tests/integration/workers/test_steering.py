@@ -240,6 +240,26 @@ def test_a_driver_that_cannot_obey_is_told_of(tiercel, name, workers, monkeypatc
     )
 
 
+def test_an_order_that_another_terminal_overrides_says_so(tiercel, name, workers):
+    with workers() as running:
+        wait_until(running.lease.holder)
+
+        def override():
+            wait_until(lambda: running.control.rebalanced(NO_REBALANCE).number)
+            running.control.rebalance({"sink": 7})
+            running.numbers = {"sink": 7}
+            running.run = "18"
+
+        other = threading.Thread(target=override)
+        other.start()
+        code, said = tiercel("rebalance", name, "--parallelism", "sink=4")
+        other.join()
+    assert code == 1
+    assert said.splitlines()[-1] == (
+        f"{name} has begun a new run with sink=7: another order to rebalance came after this one"
+    )
+
+
 @pytest.mark.parametrize(
     ("ordered", "said"),
     [
