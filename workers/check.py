@@ -28,7 +28,14 @@ from tiercel.acker.redis.clients import (
     place_of,
 )
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.connection import connected
+from tiercel.queues.broker.connection import (
+    connected,
+    refused_to_bind,
+    refused_to_dead_letter,
+    refused_to_declare,
+    refused_to_publish,
+    refused_to_read,
+)
 from tiercel.queues.broker.declare import (
     Binding,
     Declared,
@@ -54,13 +61,6 @@ from tiercel.queues.broker.management import (
     policy_limit,
     policy_timeout,
     read_policies,
-)
-from tiercel.queues.broker.rights import (
-    refused_to_bind,
-    refused_to_dead_letter,
-    refused_to_declare,
-    refused_to_publish,
-    refused_to_read,
 )
 from tiercel.queues.errors import ExchangeMissingError, QueueMissingError, QueuesError
 from tiercel.queues.nouns import counted

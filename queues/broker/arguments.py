@@ -14,6 +14,7 @@ from typing import Any
 
 from pika.exceptions import ChannelClosedByBroker
 
+ACCESS_REFUSED = 403
 PRECONDITION_FAILED = 406
 
 TYPE = "x-queue-type"

@@ -1,13 +1,19 @@
-"""Short connections to RabbitMQ, with one clear line about each failure."""
+"""Short connections to RabbitMQ, with one clear line about each failure; and the rights of a user,
+found out without changing anything.
+
+AMQP has no call that returns rights. But RabbitMQ checks them before the arguments of a call, so a
+call that is allowed and has an impossible argument is refused for that argument.
+"""
 
 from __future__ import annotations
 
 import random
 import re
+import secrets
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -21,6 +27,7 @@ from pika.adapters.utils.connection_workflow import (
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.arguments import ACCESS_REFUSED
 from tiercel.queues.broker.frames import Connection
 from tiercel.queues.errors import (
     AccessRefusedError,
@@ -45,7 +52,6 @@ UNENCODABLE = (
 
 _BLOCKED_TIMEOUT_S = 30
 
-_ACCESS_REFUSED = 403
 _NOT_FOUND = 404
 _NOT_ALLOWED = 530
 _INTERNAL_ERROR = 541
@@ -192,7 +198,7 @@ def translate(error: BaseException, address: Address) -> QueuesError:
 
 
 def _closed(code: int, text: str, address: Address) -> QueuesError:
-    if code == _ACCESS_REFUSED and "login" in text.lower():
+    if code == ACCESS_REFUSED and "login" in text.lower():
         return AccessRefusedError(_LOGIN.format(at=address, user=address.user))
     if code == _NOT_ALLOWED:
         return AccessRefusedError(_VHOST.format(at=address, user=address.user, vhost=address.vhost))
@@ -204,7 +210,7 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
     if code in _TRANSIENT:
         make = BrokerFailedError if code == _INTERNAL_ERROR else BrokerUnavailableError
         return make(f"RabbitMQ at {address} closed the connection: {_line(text)}")
-    if code == _ACCESS_REFUSED:
+    if code == ACCESS_REFUSED:
         todo = next((todo for said, todo in _REFUSALS if said in text), "grant the permission")
         return AccessRefusedError(
             f"user {address.user!r} may not do this on {address}: {_line(text)}; {todo}"
@@ -236,3 +242,79 @@ def _brief(error: BaseException) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())[:300]
+
+
+def refused_to_declare(connection: Any, address: Address, queue: str) -> str:
+    """Return why the user may not declare this work queue or delay queue; empty: it may.
+
+    If the queue is missing, this includes reading it, and publishing to the default exchange.
+    """
+    arguments = {"x-message-ttl": -1, "x-dead-letter-exchange": ""}
+    return _refused(
+        connection,
+        address,
+        lambda channel: channel.queue_declare(queue, durable=True, arguments=arguments),
+    )
+
+
+def refused_to_dead_letter(connection: Any, address: Address, dead: str) -> str:
+    """Return why this dead-letter queue is missing and the user may not declare it; empty: a copy
+    can get into it.
+    """
+    if refused := refused_to_declare(connection, address, dead):
+        channel = connection.channel()
+        with translated(address):
+            try:
+                channel.queue_declare(dead, passive=True)
+            except amqp.ChannelClosedByBroker:
+                return refused
+            channel.close()
+    return ""
+
+
+def refused_to_read(connection: Any, address: Address, queue: str) -> str:
+    """Return why the user may not consume from this queue, which exists; empty: it may."""
+    return _refused(
+        connection,
+        address,
+        lambda channel: channel.basic_consume(
+            queue, lambda *_: None, arguments={"x-priority": "none"}
+        ),
+    )
+
+
+def refused_to_publish(connection: Any, address: Address, exchange: str = "") -> str:
+    """Return why the user may not publish to this exchange; empty: it may.
+
+    Raises ExchangeMissingError.
+    """
+
+    def publish(channel: Any) -> None:
+        channel.confirm_delivery()
+        # RabbitMQ refuses a message with such an expiration before it routes it.
+        properties = pika.BasicProperties(expiration="none")
+        key = f"tiercel-check-{secrets.token_hex(8)}"
+        channel.basic_publish(exchange, key, b"", properties, mandatory=True)
+
+    return _refused(connection, address, publish)
+
+
+def refused_to_bind(connection: Any, address: Address, queue: str, exchange: str) -> str:
+    """Return why the user may not bind the queue to the exchange; both exist; empty: it may."""
+    key = f"tiercel-check-{secrets.token_hex(8)}"
+    # Removing a binding needs the rights that adding it does, and this one does not exist.
+    return _refused(connection, address, lambda channel: channel.queue_unbind(queue, exchange, key))
+
+
+def _refused(connection: Any, address: Address, call: Callable[[Any], object]) -> str:
+    channel = connection.channel()
+    with translated(address):
+        try:
+            call(channel)
+        except amqp.ChannelClosedByBroker as error:
+            meant = translate(error, address)
+            if isinstance(meant, ExchangeMissingError):
+                raise meant from error
+            return str(meant) if error.reply_code == ACCESS_REFUSED else ""
+        channel.close()
+    return ""

@@ -21,6 +21,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.arguments import (
+    ACCESS_REFUSED,
     AUTO_DELETE,
     LIMIT,
     PRECONDITION_FAILED,
@@ -47,7 +48,6 @@ from tiercel.queues.retry import (
 )
 
 _NAME_BYTES = 255
-_ACCESS_REFUSED = 403
 _FORM = (
     'write ("exchange", "routing.key"), ("exchange", {"header": "value"}) or ("exchange",), with '
     "the type of the exchange behind it if that is to be made and is not topic, headers or fanout"
@@ -143,7 +143,7 @@ def _declare_exchange(connection: Any, address: Address, exchange: str, type_: s
             said := _TYPE.search(str(error.reply_text))
         ):
             return said[1]
-        if error.reply_code not in (PRECONDITION_FAILED, _ACCESS_REFUSED):
+        if error.reply_code not in (PRECONDITION_FAILED, ACCESS_REFUSED):
             raise translate(error, address) from error
         # It has other properties, or this user may not declare it: then it must exist.
         try:
