@@ -452,7 +452,6 @@ def _to_be_declared(queue: WorkQueue, version: tuple[int, int]) -> Declared:
         queue.held, version, queue.name, timeout_arguments(queue.held, version)
     )
     return Declared(
-        ours=True,
         delays_retries=False,
         limit=BrokerLimit(),
         consumer_timeout=timeout,

@@ -284,8 +284,6 @@ class ConsumerTimeout:
 class Declared:
     """State of the queue on the broker."""
 
-    # True if it dead-letters into our dead-letter queue. False: it is used as it is.
-    ours: bool
     # True if the broker delays rejected messages itself.
     delays_retries: bool
     limit: BrokerLimit
@@ -381,9 +379,7 @@ def _declared(
 ) -> Declared:
     """Interpret a queue's arguments, ``None`` if they are unknown."""
     known = {} if arguments is None else arguments
-    exchange = known.get("x-dead-letter-exchange")
     return Declared(
-        ours=exchange == "" and known.get("x-dead-letter-routing-key") == queue.dead,
         delays_retries=known.get("x-delayed-retry-type") == "failed",
         limit=limit_of(known, version),
         consumer_timeout=consumer_timeout(queue.held, version, queue.name, arguments),

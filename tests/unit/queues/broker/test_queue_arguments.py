@@ -92,18 +92,14 @@ class Broker:
 def test_before_4_3_we_hold_failed_messages_back_ourselves(version):
     broker = Broker(version)
     queue = WorkQueue(name="q", delivery_limit=5, retry=POLICY)
-    assert declare_work_queue(broker, ADDRESS, queue) == Declared(
-        ours=True, delays_retries=False, limit=FREE
-    )
+    assert declare_work_queue(broker, ADDRESS, queue) == Declared(delays_retries=False, limit=FREE)
     assert broker.declared["q"] == PLAIN
 
 
 def test_from_4_3_on_the_broker_does():
     broker = Broker("4.3.1")
     queue = WorkQueue(name="q", delivery_limit=5, retry=POLICY)
-    assert declare_work_queue(broker, ADDRESS, queue) == Declared(
-        ours=True, delays_retries=True, limit=FREE
-    )
+    assert declare_work_queue(broker, ADDRESS, queue) == Declared(delays_retries=True, limit=FREE)
     assert broker.declared["q"] == DELAYED
 
 
@@ -122,14 +118,15 @@ def test_a_queue_of_an_older_tiercel_is_still_ours_and_its_limit_is_named(
     broker = Broker("4.3.1", q={**arguments, "x-delivery-limit": 20})
     with caplog.at_level(logging.WARNING):
         declared = declare_work_queue(broker, ADDRESS, WorkQueue(name="q", retry=POLICY))
-    assert declared == Declared(ours=True, delays_retries=delays, limit=BrokerLimit(returns=20))
+    assert declared == Declared(delays_retries=delays, limit=BrokerLimit(returns=20))
     assert "dead-letters messages that come back more than 20 times" in caplog.text
 
 
 def test_a_queue_with_other_waits_is_used_without_a_word(caplog):
     broker = Broker("4.3.1", q=PLAIN)
     with caplog.at_level(logging.WARNING):
-        assert declare_work_queue(broker, ADDRESS, WorkQueue(name="q", retry=POLICY)).ours
+        declared = declare_work_queue(broker, ADDRESS, WorkQueue(name="q", retry=POLICY))
+    assert declared.limit.returns_are_free
     assert not caplog.text
 
 
@@ -156,7 +153,7 @@ def test_a_queue_with_other_waits_is_used_without_a_word(caplog):
 def test_a_foreign_queue_is_left_alone_and_its_limit_is_known(version, arguments, limit, declare):
     broker = Broker(version, q={"x-queue-type": "quorum", **arguments})
     declared = declare_work_queue(broker, ADDRESS, WorkQueue(name="q", declare=declare))
-    assert declared == Declared(ours=False, delays_retries=False, limit=limit)
+    assert declared == Declared(delays_retries=False, limit=limit)
 
 
 def test_a_classic_queue_has_no_count_and_no_limit():
