@@ -36,6 +36,21 @@ _REFUSAL = re.compile(
 )
 
 
+def dead_lettering_to(queue: str) -> dict[str, Any]:
+    """Return the arguments of a quorum queue whose messages end in ``queue``."""
+    return {
+        TYPE: "quorum",
+        # The default exchange routes to the queue of that name, with nothing in between that could
+        # be missing or misbound.
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": queue,
+        # A message stays until ``queue`` has confirmed it; this needs reject-publish, even without
+        # a limit.
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+
+
 def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
     """Return the arguments of an existing queue; None if RabbitMQ does not reveal them.
 

@@ -12,7 +12,6 @@ import re
 import secrets
 import socket
 import ssl
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -37,17 +36,6 @@ from tiercel.queues.errors import (
     ExchangeMissingError,
     QueueMissingError,
     QueuesError,
-)
-
-# Raised by pika for values that it cannot encode; the last three for a name or key that is not
-# text.
-UNENCODABLE = (
-    amqp.AMQPError,
-    ValueError,
-    struct.error,
-    AssertionError,
-    AttributeError,
-    TypeError,
 )
 
 _BLOCKED_TIMEOUT_S = 30

@@ -26,9 +26,11 @@ from tiercel.queues.broker.arguments import (
     LIMIT,
     PRECONDITION_FAILED,
     TYPE,
+    dead_lettering_to,
     read_arguments,
 )
-from tiercel.queues.broker.connection import UNENCODABLE, connected, translate, translated
+from tiercel.queues.broker.connection import connected, translate, translated
+from tiercel.queues.broker.frames import UNENCODABLE
 from tiercel.queues.broker.management import told_arguments
 from tiercel.queues.errors import (
     BrokerRefusedError,
@@ -112,9 +114,7 @@ def bind(connection: Any, address: Address, queue: str, bindings: Sequence[Bindi
     BrokerRefusedError.
     """
     for binding in bindings:
-        found = _declare_exchange(connection, address, binding.exchange, binding.type)
-        misfit = "" if found is None else binding.misfit(found)
-        if misfit:
+        if misfit := exchange_misfit(connection, address, binding):
             log.warning(
                 "queue %s is bound to exchange %s, which is there already: %s",
                 queue,
@@ -466,22 +466,9 @@ def server_property(connection: Any, name: str) -> str:
 
 def work_queue_arguments(queue: WorkQueue, version: tuple[int, int]) -> dict[str, Any]:
     """Return the arguments with which a work queue is declared on this version of RabbitMQ."""
-    arguments = {
-        TYPE: "quorum",
-        # The default exchange routes to the queue of that name, with nothing in between that could
-        # be missing or misbound.
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": queue.dead,
-        # A dead letter stays in the work queue until the dead-letter queue has it; this needs
-        # reject-publish, even without a limit.
-        "x-dead-letter-strategy": "at-least-once",
-        "x-overflow": "reject-publish",
-        LIMIT: BROKER_LIMIT,
-    }
-    arguments |= timeout_arguments(queue.held, version)
-    return arguments | (
-        delayed_retry_arguments(queue.retry) if version >= _DELAYED_RETRY_SINCE else {}
-    )
+    retry = delayed_retry_arguments(queue.retry) if version >= _DELAYED_RETRY_SINCE else {}
+    timeout = timeout_arguments(queue.held, version)
+    return {**dead_lettering_to(queue.dead), LIMIT: BROKER_LIMIT, **timeout, **retry}
 
 
 def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:

@@ -41,6 +41,16 @@ from pika.spec import (
     Basic,
 )
 
+# Raised by pika for values that it cannot encode; the last three for a name or key that is not
+# text.
+UNENCODABLE = (
+    AMQPError,
+    ValueError,
+    struct.error,
+    AssertionError,
+    AttributeError,
+    TypeError,
+)
 # Depth to which nested tables and arrays are read; deeper ones are only measured.
 DEEPEST = 32
 
@@ -228,15 +238,7 @@ def _written(value: Any) -> bytes:
     try:
         encode_value(pieces, value)
         return b"".join(pieces)
-    except (
-        AMQPError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        struct.error,
-        RecursionError,
-    ):
+    except (*UNENCODABLE, ArithmeticError, RecursionError):
         text = str(value) if isinstance(value, float) else f"({type(value).__name__})"
         return b"S" + struct.pack(">I", len(text)) + text.encode()
 

@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.arguments import AUTO_DELETE, DURABLE, TYPE
+from tiercel.queues.broker.arguments import AUTO_DELETE, DURABLE, TYPE, dead_lettering_to
 from tiercel.queues.errors import AddressError
 from tiercel.queues.limits import HELD_LATER_S
 from tiercel.queues.retry import BrokerLimit
@@ -361,18 +361,10 @@ def delay_queue(queue: str, milliseconds: int) -> str:
 def delay_arguments(queue: str, milliseconds: int) -> dict[str, Any]:
     """Return the arguments of a delay queue.
 
-    A message stays in it until the work queue has confirmed it (at-least-once). It has no
-    ``x-expires``: in a quorum queue that counts from the declaration, even if messages were
-    published since, and deletes the messages too.
+    It has no ``x-expires``: in a quorum queue that counts from the declaration, even if messages
+    were published since, and deletes the messages too.
     """
-    return {
-        TYPE: "quorum",
-        "x-message-ttl": milliseconds,
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": queue,
-        "x-dead-letter-strategy": "at-least-once",
-        "x-overflow": "reject-publish",
-    }
+    return {**dead_lettering_to(queue), "x-message-ttl": milliseconds}
 
 
 def ends_too_early(policies: Policies, queue: str, milliseconds: int) -> Rule | None:

@@ -12,7 +12,7 @@ from typing import Any
 from pika import BasicProperties, spec
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.connection import UNENCODABLE
+from tiercel.queues.broker.frames import UNENCODABLE
 from tiercel.queues.broker.link import Link
 from tiercel.queues.errors import (
     BrokerFailedError,
