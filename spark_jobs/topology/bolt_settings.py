@@ -131,21 +131,21 @@ def check_ordering(topology: Topology, id_: str, spec: BoltSpec) -> None:
     names = ordered_by_of(spec)
     first = spec.subscriptions[0]
     for subscription in spec.subscriptions:
-        grouped = _grouped_by(subscription)
+        grouped = grouped_by(subscription)
         if not grouped or not set(grouped) <= set(names):
             raise TopologyError(
                 f"bolt {id_!r} is ordered by {', '.join(names)}, and {stream_of(subscription)} may "
                 f"bring one key to several tasks: subscribe by {_call(subscription, names)}"
             )
-        if grouped != _grouped_by(first):
+        if grouped != grouped_by(first):
             raise TopologyError(
                 f"bolt {id_!r} is ordered by {', '.join(names)}, and groups {stream_of(first)} by "
-                f"{', '.join(_grouped_by(first))} but {stream_of(subscription)} by "
+                f"{', '.join(grouped_by(first))} but {stream_of(subscription)} by "
                 f"{', '.join(grouped)}: group both by the same fields in the same order"
             )
 
 
-def _grouped_by(subscription: Subscription) -> tuple[str, ...]:
+def grouped_by(subscription: Subscription) -> tuple[str, ...]:
     """Return the fields of a fields grouping; empty for any other, such as by partial keys."""
     grouping = subscription.grouping
     return grouping.fields if type(grouping) is Fields else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,7 +30,7 @@ from tiercel.spark_jobs.topology.bolt_settings import (
     stream_of,
 )
 from tiercel.spark_jobs.topology.config import Config
-from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Subscription, Topology
+from tiercel.spark_jobs.topology.graph import BoltSpec, SpoutSpec, Subscription, Topology, upstream
 from tiercel.spark_jobs.topology.windowing import check_windows
 
 # The arguments with which the methods of a bolt are called.
@@ -104,6 +104,16 @@ class _Declared:
     parallelism: int
     overrides: Mapping[str, Any]
     subscriptions: list[Subscription] = field(default_factory=list)
+
+    def settings(self, id_: str) -> dict[str, Any]:
+        """Return the fields of ``ComponentSpec``. Raises TopologyError."""
+        streams = streams_of(id_, self.component)
+        return {
+            "parallelism": self.parallelism,
+            "overrides": self.overrides,
+            "streams": streams,
+            "direct": direct_of(id_, self.component, streams),
+        }
 
 
 class BoltDeclarer:
@@ -234,23 +244,14 @@ class TopologyBuilder:
         if not self._spouts:
             raise TopologyError(f"topology {self._name!r} has no spout: add one with set_spout")
         spouts = {
-            id_: SpoutSpec(
-                spout=one.component,
-                parallelism=one.parallelism,
-                overrides=one.overrides,
-                streams=streams_of(id_, one.component),
-                direct=direct_of(id_, one.component),
-            )
+            id_: SpoutSpec(spout=one.component, **one.settings(id_))
             for id_, one in self._spouts.items()
         }
         bolts = {
             id_: BoltSpec(
                 bolt=one.component,
-                parallelism=one.parallelism,
-                overrides=one.overrides,
-                streams=streams_of(id_, one.component),
                 subscriptions=tuple(one.subscriptions),
-                direct=direct_of(id_, one.component),
+                **one.settings(id_),
             )
             for id_, one in self._bolts.items()
         }
@@ -371,7 +372,7 @@ def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
             f"at most, not {retention!r:.50}"
         )
     # Spouts without this attribute may give identities when they emit.
-    spouts = sorted(_spouts_above(topology, id_, set()))
+    spouts = sorted(upstream(topology, id_) & topology.spouts.keys())
     if spouts and all(_names_none(topology, spout) for spout in spouts):
         raise TopologyError(
             f"bolt {id_!r} has once set, and no message has an identity: set one in the spout "
@@ -382,16 +383,6 @@ def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
 
 def _names_none(topology: Topology, spout: str) -> bool:
     return getattr(topology.spouts[spout].spout, "identity", "its own") is None
-
-
-def _spouts_above(topology: Topology, id_: str, seen: set[str]) -> Iterator[str]:
-    if id_ in topology.spouts:
-        yield id_
-        return
-    for subscription in topology.bolts[id_].subscriptions:
-        if subscription.component not in seen:
-            seen.add(subscription.component)
-            yield from _spouts_above(topology, subscription.component, seen)
 
 
 def check_methods(id_: str, bolt: AnyBolt) -> None:
@@ -498,9 +489,9 @@ def streams_of(id_: str, component: Any) -> dict[str, Schema]:
     return streams
 
 
-def direct_of(id_: str, component: Any) -> frozenset[str]:
+def direct_of(id_: str, component: Any, streams: Mapping[str, Schema]) -> frozenset[str]:
     direct = frozenset(_names(id_, component, "direct_streams"))
-    unknown = direct - streams_of(id_, component).keys()
+    unknown = direct - streams.keys()
     if unknown:
         raise TopologyError(
             f"direct stream {min(unknown)!r} of {id_!r} has no fields: declare it in output_streams"

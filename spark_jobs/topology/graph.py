@@ -53,10 +53,9 @@ class Subscription:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpoutSpec:
-    """A spout in a topology."""
+class ComponentSpec:
+    """The fields that spouts and bolts in a topology share."""
 
-    spout: Spout
     parallelism: int
     overrides: Mapping[str, Any]
     streams: Mapping[str, Schema]
@@ -65,15 +64,18 @@ class SpoutSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoltSpec:
+class SpoutSpec(ComponentSpec):
+    """A spout in a topology."""
+
+    spout: Spout
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoltSpec(ComponentSpec):
     """A bolt in a topology."""
 
     bolt: AnyBolt
-    parallelism: int
-    overrides: Mapping[str, Any]
-    streams: Mapping[str, Schema]
     subscriptions: tuple[Subscription, ...]
-    direct: AbstractSet[str] = frozenset()
 
     @property
     def retry(self) -> Retry | None:

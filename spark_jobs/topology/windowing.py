@@ -18,9 +18,8 @@ from tiercel.spark_jobs.bolts.windowed_bolt import (
     longest_held,
 )
 from tiercel.spark_jobs.errors import TopologyError
-from tiercel.spark_jobs.topology.bolt_settings import stream_of
+from tiercel.spark_jobs.topology.bolt_settings import grouped_by, stream_of
 from tiercel.spark_jobs.topology.graph import BoltSpec, Subscription, Topology
-from tiercel.spark_jobs.topology.grouping import Fields
 
 # Microseconds of the units of timestamps that are numbers.
 UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -63,7 +62,7 @@ def windowing_of(topology: Topology, component: str) -> Windowing | None:
     keyed = _is_keyed(bolt, spec)
     return Windowing(
         bolt=bolt,
-        keys={_source(one): _key_of(one) if keyed else () for one in spec.subscriptions},
+        keys={_source(one): grouped_by(one) if keyed else () for one in spec.subscriptions},
         source_tasks=tuple(dict.fromkeys(tasks)),
     )
 
@@ -72,14 +71,8 @@ def _source(subscription: Subscription) -> Source:
     return subscription.component, subscription.stream
 
 
-def _key_of(subscription: Subscription) -> tuple[str, ...]:
-    """Return the fields of a fields grouping; empty for any other."""
-    grouping = subscription.grouping
-    return grouping.fields if type(grouping) is Fields else ()
-
-
 def _is_keyed(bolt: WindowedBolt, spec: BoltSpec) -> bool:
-    return all(map(_key_of, spec.subscriptions)) if bolt.keyed is None else bolt.keyed
+    return all(map(grouped_by, spec.subscriptions)) if bolt.keyed is None else bolt.keyed
 
 
 def check_windows(topology: Topology, id_: str, spec: BoltSpec) -> None:
@@ -98,12 +91,12 @@ def check_windows(topology: Topology, id_: str, spec: BoltSpec) -> None:
         _check_late(id_, bolt, spec, subscription, schema.arrow)
         if _is_keyed(bolt, spec):
             _check_key(id_, subscription, schema.arrow)
-        if bolt.keyed and not _key_of(subscription):
+        if bolt.keyed and not grouped_by(subscription):
             raise TopologyError(
                 f"bolt {id_!r} is keyed, and {stream_of(subscription)} does not come by a fields "
                 "grouping: subscribe by .fields_grouping, or set keyed = False"
             )
-    keys = [_key_of(one) for one in spec.subscriptions]
+    keys = [grouped_by(one) for one in spec.subscriptions]
     if _is_keyed(bolt, spec) and len({len(key) for key in keys}) > 1:
         raise TopologyError(
             f"bolt {id_!r} has keys of {len(keys[0])} fields from "
@@ -119,7 +112,7 @@ def _check_key_types(topology: Topology, id_: str, spec: BoltSpec) -> None:
     found: dict[int, tuple[Any, str]] = {}
     for subscription in spec.subscriptions:
         schema = topology.spec(subscription.component).streams[subscription.stream]
-        for place, name in enumerate(_key_of(subscription)):
+        for place, name in enumerate(grouped_by(subscription)):
             field = schema.fields[schema.position(name)]
             said = f"{name!r} of {stream_of(subscription)}, which is {field.kind}"
             type_, other = found.setdefault(place, (_same_keys(field.arrow), said))
@@ -138,7 +131,7 @@ def _same_keys(type_: pa.DataType) -> Any:
 
 
 def _check_key(id_: str, subscription: Subscription, columns: pa.Schema) -> None:
-    for name in _key_of(subscription):
+    for name in grouped_by(subscription):
         if pa.types.is_list(columns.field(name).type):
             raise TopologyError(
                 f"bolt {id_!r} has windows by {name!r} of {stream_of(subscription)}, which is an "
