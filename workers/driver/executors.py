@@ -21,7 +21,6 @@ from tiercel.queues.broker.depths import DepthReader
 from tiercel.queues.errors import QueuesError
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import TopologyError
-from tiercel.spark_jobs.spark.executors import Executor
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
@@ -31,6 +30,7 @@ from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.presence import ExecutorReport, SpoutSeats
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.driver.deletion_cost import WorkerPods, costs_of
+from tiercel.workers.driver.joining import Joining
 from tiercel.workers.driver.scaling import (
     ExecutorRange,
     FleetOrders,
@@ -49,29 +49,6 @@ _WORK_S = 60.0
 _FRESH_S = 5.0
 # A master that restarts forgets the number.
 _AGAIN_S = 30.0
-
-
-class Spark(Protocol):
-    """The calls to Spark; ``SparkUnit`` has them."""
-
-    def executors(self) -> Sequence[Executor]:
-        """Return the live executors."""
-
-    def ask_for(self, total: int) -> bool:
-        """Ask for this number of executors in all; False if the cluster's manager refuses."""
-
-    def end(self, executors: Sequence[str]) -> None:
-        """End executors that run no Spark task; others stay."""
-
-
-class Members(Protocol):
-    """The executors of one run; ``Joining`` has them. For the thread of the run."""
-
-    def present(self) -> Sequence[Present]:
-        """Return all live executors, and their parts in the run."""
-
-    def retire(self, executor_id: str) -> bool:
-        """Have an executor finish and take nothing more; False if it has tasks of the run's own."""
 
 
 class Fleet:
@@ -105,7 +82,7 @@ class Fleet:
         with self._lock:
             return self._per_slot
 
-    def look(self, members: Members) -> None:
+    def look(self, members: Joining) -> None:
         """Retire the executors that should leave, and note who is there.
 
         None is there while one of the run's own tasks has no executor: Spark may start it on any.
@@ -157,7 +134,7 @@ class Executors:
         topology: Topology,
         range_: ExecutorRange,
         gauge: Gauge,
-        spark: Spark,
+        spark: SparkUnit,
         runs: Topside,
         *,
         pods: WorkerPods | None = None,
@@ -196,19 +173,17 @@ class Executors:
     def _run(self) -> None:
         with closing(self._gauge):
             while not self._over.wait(_LOOK_S):
-                # A server is away: the number stays. The driver's own thread reports outages.
-                with suppress(AckerError, QueuesError):
-                    try:
-                        self.look(time.monotonic())
-                    except (AckerError, QueuesError):
-                        raise
-                    except Exception:
-                        if self._over.is_set():
-                            return  # Spark ends
-                        log.exception(
-                            "could not decide the number of executors, will retry",
-                            extra={"event": "executors_unknown"},
-                        )
+                try:
+                    self.look(time.monotonic())
+                except (AckerError, QueuesError):
+                    pass  # a server is away: the number stays, and the driver's thread reports it
+                except Exception:
+                    if self._over.is_set():
+                        return  # Spark ends
+                    log.exception(
+                        "could not decide the number of executors, will retry",
+                        extra={"event": "executors_unknown"},
+                    )
 
     def look(self, now: float) -> None:
         """Look once, report, and give the orders of this driver if it has the lease and a run."""
@@ -420,24 +395,6 @@ def queues_of(topology: Topology) -> Sequence[str]:
     )
 
 
-def check_executors(topology: Topology, master: str, amqp_url: str | None) -> None:
-    """Raise TopologyError if the driver cannot see the messages that wait; warn in local mode."""
-    range_ = range_of(topology.config)
-    if range_ is None:
-        return
-    if is_local(master):
-        log.warning(
-            "executors=%d..%d has no effect with %s, which has one: name a cluster with --master",
-            range_.least, range_.most, master,
-            extra={"event": "executors_fixed"},
-        )  # fmt: skip
-    elif queues_of(topology) and not amqp_url:
-        raise TopologyError(
-            f"executors={range_.least}..{range_.most} depends on the messages that wait, and "
-            "the driver has no address of RabbitMQ: set --amqp or TIERCEL_AMQP"
-        )
-
-
 def range_of(config: Config) -> ExecutorRange | None:
     """Return the range of executors; None if their number is the operator's."""
     match config.executors:
@@ -451,10 +408,26 @@ def range_of(config: Config) -> ExecutorRange | None:
 
 
 def least_of(topology: Topology, master: str, amqp_url: str | None) -> int:
-    """Return the executors that always stay; 0 if all do. Raises TopologyError."""
-    check_executors(topology, master, amqp_url)
+    """Return the executors that always stay; 0 if all do.
+
+    Raises TopologyError if the driver cannot see the messages that wait; warns in local mode.
+    """
     range_ = range_of(topology.config)
-    return range_.least if range_ and not is_local(master) else 0
+    if range_ is None:
+        return 0
+    if is_local(master):
+        log.warning(
+            "executors=%d..%d has no effect with %s, which has one: name a cluster with --master",
+            range_.least, range_.most, master,
+            extra={"event": "executors_fixed"},
+        )  # fmt: skip
+        return 0
+    if queues_of(topology) and not amqp_url:
+        raise TopologyError(
+            f"executors={range_.least}..{range_.most} depends on the messages that wait, and "
+            "the driver has no address of RabbitMQ: set --amqp or TIERCEL_AMQP"
+        )
+    return range_.least
 
 
 def options_of(config: Config) -> dict[str, str]:

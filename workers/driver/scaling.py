@@ -98,10 +98,9 @@ class Scaler:
     or that a quota refuses do not move it up and down.
     """
 
-    def __init__(self, range_: ExecutorRange, *, wanted: int = 0) -> None:
-        """``wanted`` is the number of a previous driver; by default the least."""
+    def __init__(self, range_: ExecutorRange) -> None:
         self._range = range_
-        self._wanted = min(max(wanted, range_.least), range_.most)
+        self._wanted = range_.least
         self._rate = _Rate()
         # The number at the beginning of a period.
         self._period = (-inf, self._wanted)
@@ -140,8 +139,6 @@ class Scaler:
     def _lowest(self, seen: Observation, need: int) -> int:
         """Return the largest need of the window: going below it might have to be undone."""
         needs = self._needs
-        if not needs:
-            need = max(need, self._wanted)  # a previous driver's, which had seen more
         while needs and needs[-1][1] <= need:
             needs.pop()
         needs.append((seen.now, need))

@@ -17,7 +17,6 @@ from tiercel.workers.driver.executors import (
     Executors,
     Fleet,
     Work,
-    check_executors,
     least_of,
     options_of,
     queues_of,
@@ -219,13 +218,13 @@ def test_an_impossible_range_is_refused_in_one_line_with_an_example(said):
 
 def test_without_rabbitmq_s_address_the_driver_says_what_it_needs():
     with pytest.raises(TopologyError, match=r"executors=2\.\.20 .* set --amqp or TIERCEL_AMQP"):
-        check_executors(topology(), "spark://host:7077", None)
+        least_of(topology(), "spark://host:7077", None)
 
-    check_executors(topology(), "spark://host:7077", "amqp://host")
+    least_of(topology(), "spark://host:7077", "amqp://host")
 
 
 def test_in_local_mode_a_range_has_no_effect_and_a_line_says_so(caplog):
-    check_executors(topology(), "local[2]", None)
+    least_of(topology(), "local[2]", None)
     assert "executors=2..20 has no effect with local[2]" in caplog.text
 
 

@@ -187,13 +187,6 @@ def test_an_executor_in_a_long_message_stays_until_it_is_done():
     assert model.wants[-1] == 1
 
 
-def test_another_driver_goes_on_with_the_number_of_the_one_before():
-    scaler = Scaler(ExecutorRange(least=2, most=20), wanted=9)
-    seen = Observation(now=1.0, waiting=300, executing=9, done=0, work_s=0.5, present=9)
-
-    assert scaler.look(seen).wanted == 9
-
-
 def test_work_that_is_not_known_yet_wants_no_more():
     scaler = Scaler(ExecutorRange(least=2, most=20))
     seen = Observation(now=1.0, waiting=900, executing=2, done=0, work_s=0.0, present=2)
