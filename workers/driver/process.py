@@ -31,7 +31,7 @@ from tiercel.acker.inbox.contract import (
     StaleAttemptError,
 )
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.ledger import Ledger
+from tiercel.acker.ledger import Failure, Ledger
 from tiercel.acker.metrics.contract import DRIVER_TASK, STATE_LOST_AT, total_of
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import check_eviction, connect_topology
@@ -209,7 +209,9 @@ class Driver:
 
     def _on_spark(self) -> None:
         """Start Spark, and work until ``stop``. Raises SparkEndedError if its JVM ends."""
-        unit = start_unless(self._runs.stopped, self._start_spark)
+        options = options_of(self._topology.config)
+        start = partial(SparkUnit, self._topology.name, self._master, options)
+        unit = start_unless(self._runs.stopped, start)
         if unit is None:
             return
         with unit as spark:
@@ -224,9 +226,6 @@ class Driver:
             finally:
                 # Python workers print meaningless tracebacks when they are cut off.
                 spark.silence()
-
-    def _start_spark(self) -> SparkUnit:
-        return SparkUnit(self._topology.name, self._master, options_of(self._topology.config))
 
     def _is_killed(self) -> bool:
         with suppress(RedisUnavailableError):
@@ -271,11 +270,17 @@ class Driver:
         )
         self._lost.clear()
 
+    @contextmanager
+    def _opened(self, run: Run) -> Iterator[tuple[Ledger, RedisCaseBook]]:
+        client = connect_topology(self._redis_url, run.topology.name)
+        with (
+            closing(open_ledger(run.ledger)) as ledger,
+            closing(RedisCaseBook(client, run.topology.name)) as book,
+        ):
+            yield ledger, book
+
     def _end_extra(self, run: Run, tasks: Sequence[int]) -> int:
-        with ExitStack() as stack:
-            ledger = stack.enter_context(closing(open_ledger(run.ledger)))
-            client = connect_topology(self._redis_url, run.topology.name)
-            book = stack.enter_context(closing(RedisCaseBook(client, run.topology.name)))
+        with self._opened(run) as (ledger, book):
             released = sum(
                 end_extra(run.id, run.topology, task, self._context.inboxes, ledger, book)
                 for task in tasks
@@ -294,13 +299,10 @@ class Driver:
         spec = run.ledger
         check_layout(spec, stateful)
         check_eviction(spec.urls, spec.topology, spec.shards, stateful)
-        with ExitStack() as stack:
-            ledger = stack.enter_context(closing(open_ledger(run.ledger)))
-            client = connect_topology(self._redis_url, topology.name)
-            book = stack.enter_context(closing(RedisCaseBook(client, topology.name)))
+        with self._opened(run) as (ledger, book), closing(Registry(self._redis_url)) as registry:
             released = enter(run.id, topology, self._context.inboxes, ledger, book)
             _take_back_half_done(run, stateful)
-            stack.enter_context(closing(Registry(self._redis_url))).announce(topology)
+            registry.announce(topology)
             # A server that is full takes no note, and has lost nothing.
             with suppress(RedisUnavailableError):
                 self._report_lost_states()
@@ -412,7 +414,10 @@ def enter(
     inboxes.adopt(run, inboxes_of(topology))
     if not ledger.begin(run):
         raise StaleAttemptError(f"run {run} is over: a later one has begun")
-    _fail_guilty(book, ledger)
+    # Before they are released without blame.
+    if deadly := _deadly(book):
+        ledger.fail(deadly)
+    book.forget()
     return _release_waiting(run, inboxes, ledger) + _release_held(run, inboxes, ledger)
 
 
@@ -434,8 +439,7 @@ def end_extra(  # noqa: PLR0913, PLR0917 - the same parts as for ``enter``
     inboxes.fence(run, sender, sorted({to for one in senders for to in behind(topology, one)}))
     if not ledger.fence(run, task, sender.attempt):
         raise StaleAttemptError(f"run {run} is over: a later one has begun")
-    failures = [each for case in book.cases() for each in case.after_death().failures]
-    ledger.fail([each for each in failures if each.task == task])
+    ledger.fail([each for each in _deadly(book) if each.task == task])
     inbox = inboxes.open(run, task, sender.attempt)
     released = 0
     while entries := inbox.take(DRAINED_TUPLES, DRAINED_BYTES, timedelta(0), None, Claims(0)):
@@ -462,14 +466,9 @@ def _chunk_of(payload: bytes) -> tuple[Chunk | None, list[int]]:
     return None, []
 
 
-def _fail_guilty(book: RedisCaseBook, ledger: Ledger) -> None:
-    """Fail the tuples that killed processes of the earlier run, before they are released without
-    blame.
-    """
-    failures = [failure for case in book.cases() for failure in case.after_death().failures]
-    if failures:
-        ledger.fail(failures)
-    book.forget()
+def _deadly(book: RedisCaseBook) -> list[Failure]:
+    """Return the failures of the tuples that killed processes."""
+    return [each for case in book.cases() for each in case.after_death().failures]
 
 
 def _release_waiting(run: str, inboxes: Inboxes, ledger: Ledger) -> int:

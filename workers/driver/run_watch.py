@@ -224,7 +224,7 @@ class RunWatch:
         if not all(one.adopted for one in found.values()):
             log.error("Redis lost its data", extra={"event": "run_lost"})
             return Ended.LOST
-        figures = {task: found[task] for task in _tasks_of(run)}
+        figures = {task: found[task] for host in run.hosts for task in host}
         timeout_s = run.topology.config.message_timeout_secs
         missing = Staffing.of(figures, lost_s(timeout_s, is_planned=False)).missing(age_s)
         if missing and tasks.waiting:
@@ -239,10 +239,6 @@ class RunWatch:
         return None
 
 
-def _tasks_of(run: Run) -> list[int]:
-    return [task for host in run.hosts for task in host]
-
-
 class Width:
     """Remembers how many hosts the runs of one driver had, and notices when a run could have more
     again.
@@ -250,7 +246,8 @@ class Width:
 
     def __init__(self) -> None:
         self._most = 0
-        self._lacks = False
+        # True if an earlier run had more hosts: a new run begins when their slots are back.
+        self.lacks = False
         self._looks = 0
         self._look_at = float("-inf")
 
@@ -260,17 +257,12 @@ class Width:
         ``unfit`` counts the hosts that would be added if all executors could start Python.
         """
         self._most = max(self._most, hosts + unfit)
-        self._lacks = hosts < min(of, self._most)
+        self.lacks = hosts < min(of, self._most)
         self._looks = 0
-
-    @property
-    def lacks(self) -> bool:
-        """True if an earlier run had more hosts: a new run begins when their slots are back."""
-        return self._lacks
 
     def may_return(self, hosts: SparkUnit, now: float) -> bool:
         """Return True once several looks found a slot free again that an earlier run had."""
-        if not self._lacks or now < self._look_at:
+        if not self.lacks or now < self._look_at:
             return False
         self._look_at = now + _FREE_LOOK_S
         self._looks = self._looks + 1 if hosts.free > 0 else 0

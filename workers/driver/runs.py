@@ -65,19 +65,15 @@ class Runs:
         self._width = Width()
         # Number of times in a row that no executor could run bolts.
         self._unfit = 0
-        self._stop = threading.Event()
+        # Set when the driver must end.
+        self.stopped = threading.Event()
         # Shows the executors of the run to the thread that decides their number.
         self.fleet = Fleet()
-        self._watch = RunWatch(context, self._keeper, self._stop, self._is_over)
+        self._watch = RunWatch(context, self._keeper, self.stopped, self._is_over)
 
     def stop(self) -> None:
         """End the run and the loop. Thread-safe, and safe in a signal handler."""
-        self._stop.set()
-
-    @property
-    def stopped(self) -> threading.Event:
-        """The event that is set when the driver must end."""
-        return self._stop
+        self.stopped.set()
 
     def tell(self, executors: ExecutorReport) -> bool:
         """Report the executors beside the lease; False if another driver has it. Thread-safe."""
@@ -85,7 +81,7 @@ class Runs:
 
     def close(self) -> None:
         """Give up the lease, so that a driver in reserve can take over at once. Idempotent."""
-        self._stop.set()
+        self.stopped.set()
         self._keeper.close()
 
     def wait_for_turn(self) -> bool:
@@ -96,15 +92,15 @@ class Runs:
         said = False
         while not self._is_over():
             if self._answered(self._keeper.take):
-                return not self._stop.is_set()
-            if not said and not self._stop.is_set():
+                return not self.stopped.is_set()
+            if not said and not self.stopped.is_set():
                 log.info(
                     "another driver already runs %s; standing by",
                     self._name,
                     extra={"event": "in_reserve"},
                 )
             said = True
-            self._stop.wait(_RESERVE_S)
+            self.stopped.wait(_RESERVE_S)
         return False
 
     def begin(self, slots: int) -> Run | None:
@@ -181,7 +177,7 @@ class Runs:
                     "a new run begins in %.1f s", rest_s,
                     extra={"event": "run_restarting"},
                 )  # fmt: skip
-                self._stop.wait(rest_s)
+                self.stopped.wait(rest_s)
 
     def _ready(self, hosts: SparkUnit, trouble: str) -> Readiness | None:
         """Wait until an executor can run bolts; None if the lease is lost, and after ``stop``.
@@ -245,14 +241,14 @@ class Runs:
         end = time.monotonic() + rest_s
         while (left_s := end - time.monotonic()) > 0 and self._keeper.held:
             self._context.heartbeat.beat()
-            if self._stop.wait(min(_RESERVE_S, left_s)):
+            if self.stopped.wait(min(_RESERVE_S, left_s)):
                 return
 
     def _one(self, hosts: SparkUnit, ready: Readiness) -> tuple[Ended, str | None]:
         """Run one run to its end; return why it ended and its fault."""
         run = self.begin(ready.slots)
         if run is None:
-            return (Ended.STOPPED if self._stop.is_set() else Ended.LOST), None
+            return (Ended.STOPPED if self.stopped.is_set() else Ended.LOST), None
         tasks = hosts.start(run)
         log.info(
             "run %s of %s: %s in %s", run.id, self._name,
@@ -316,13 +312,13 @@ class Runs:
 
         An operator's order cannot be seen while Redis does not answer.
         """
-        if self._stop.is_set():
+        if self.stopped.is_set():
             return True
         with suppress(RedisUnavailableError):
             if self._context.control.state() is State.KILLED:
                 log.info("%s was killed: ending", self._name, extra={"event": "killed"})
-                self._stop.set()
-        return self._stop.is_set()
+                self.stopped.set()
+        return self.stopped.is_set()
 
     def _answered(self, call: Callable[[], T]) -> T | None:
         """Call until Redis answers, with heartbeats; None after ``stop``."""
@@ -331,4 +327,4 @@ class Runs:
             self._context.heartbeat.beat()
             return call()
 
-        return patiently(self._stop, beating)
+        return patiently(self.stopped, beating)
