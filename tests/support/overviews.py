@@ -5,6 +5,7 @@ from __future__ import annotations
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted
 from tiercel.workers.control.registry import Component, Edge, Graph
+from tiercel.workers.monitoring.health import ServerProblems, findings_of, graded
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings
 
@@ -33,6 +34,14 @@ def overview(*edges, spouts=("lines",), **changed):
         "errors": [],
     }
     return overview_of("t", Readings(**{**given, **changed}))
+
+
+NO_PROBLEMS = ServerProblems()
+
+
+def health_of(seen, problems=NO_PROBLEMS):
+    """Judge one reading alone; findings that one reading may see by chance are included."""
+    return graded(seen, list(findings_of(seen, problems)))
 
 
 def bolt_counts(executed, busy):

@@ -216,7 +216,7 @@ class TiercelCollector(Collector):
         found = {
             name: look.overview
             for name, look in looks.items()
-            if look.overview is not None and not look.unreadable
+            if look.overview is not None and not look.problems.unreadable
         }
         servers = core.GaugeMetricFamily(
             "tiercel_up", "1 while a server answers", labels=["server"]
@@ -271,7 +271,7 @@ def _healths(looks: Mapping[str, Look]) -> core.Metric:
     )
     for name, look in looks.items():
         found = Counter(finding.kind for finding in look.health.findings)
-        for kind in FindingKind if look.redis_problem is None else OF_SERVERS:
+        for kind in FindingKind if look.problems.redis is None else OF_SERVERS:
             family.add_metric([name, kind.value, kind.level.label], float(found[kind]))
     return family
 

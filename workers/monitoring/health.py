@@ -192,6 +192,7 @@ class ServerProblems:
     """Problems of a topology's servers, each in one sentence; None: the server is well."""
 
     redis: str | None = None
+    # Redis answers, and takes no new data.
     full: str | None = None
     rabbitmq: str | None = None
     # RabbitMQ answers, and takes no messages.
@@ -199,8 +200,11 @@ class ServerProblems:
     # Redis answers, but this topology's data in it cannot be decoded: the sentence is ``redis``.
     unreadable: bool = False
 
-
-NO_PROBLEMS = ServerProblems()
+    @property
+    def lines(self) -> list[str]:
+        """The problems, as views show them."""
+        found = (self.redis, self.full, self.rabbitmq, self.blocked)
+        return [problem for problem in found if problem]
 
 
 class HealthMemory:
@@ -229,12 +233,7 @@ class HealthMemory:
             if at - since >= timedelta(seconds=finding.lasts_s):
                 findings.append(replace(finding, since=since if is_known else None))
         self._has_seen = self._has_seen or (seen is not None and problems.redis is None)
-        return _graded(seen, findings)
-
-
-def health_of(seen: Overview | None, problems: ServerProblems = NO_PROBLEMS) -> Health:
-    """Judge one reading alone; findings that one reading may see by chance are included."""
-    return _graded(seen, list(findings_of(seen, problems)))
+        return graded(seen, findings)
 
 
 def findings_of(seen: Overview | None, problems: ServerProblems) -> Iterator[Finding]:
@@ -262,7 +261,8 @@ def findings_of(seen: Overview | None, problems: ServerProblems) -> Iterator[Fin
     yield from _left(seen)
 
 
-def _graded(seen: Overview | None, found: Sequence[Finding]) -> Health:
+def graded(seen: Overview | None, found: Sequence[Finding]) -> Health:
+    """Return the health of a topology with these findings."""
     findings = tuple(sorted(found, key=lambda each: each.level is not Grade.ILL))
     if findings and findings[0].level is Grade.ILL:
         return Health(grade=Grade.ILL, badge="in trouble", findings=findings)

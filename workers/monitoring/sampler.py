@@ -79,7 +79,7 @@ class Sampler:
         window = Window.TEN_MINUTES
         first = self.look(None, window)
         looks = {name: self.look(name, window) for name in first.topologies}
-        problems = [problem for look in looks.values() or [first] for problem in look.problems]
+        problems = [line for look in looks.values() or [first] for line in look.problems.lines]
         return looks, list(dict.fromkeys(problems))
 
     def unready(self) -> str | None:
@@ -90,9 +90,9 @@ class Sampler:
         age_s = time.monotonic() - seen_at
         if age_s > _STALE_S:
             return f"the last reading is {age_s:.0f} s old"
-        if look.redis_problem is not None and not look.unreadable:
+        if look.problems.redis is not None and not look.problems.unreadable:
             return "Redis does not answer"
-        return None if look.rabbitmq_problem is None else "RabbitMQ does not answer"
+        return None if look.problems.rabbitmq is None else "RabbitMQ does not answer"
 
     def samples(self, name: str, *, long: bool = True) -> Sequence[Sample]:
         """Return the samples of three hours, oldest first; if not ``long``, of ten minutes."""
@@ -115,10 +115,10 @@ class Sampler:
 
     def _round(self) -> None:
         first = self._see(None, Window.TEN_MINUTES)
-        if not first.unreadable:
-            _report(outage.REDIS, first.redis_problem)
+        if not first.problems.unreadable:
+            _report(outage.REDIS, first.problems.redis)
         if first.overview is not None:  # otherwise RabbitMQ was not asked
-            _report(self._rabbitmq, first.rabbitmq_problem)
+            _report(self._rabbitmq, first.problems.rabbitmq)
         if not first.topologies:
             return
         for name in first.topologies:
@@ -157,11 +157,11 @@ def sample_of(look: Look) -> Sample:
         queues[f"{queue.name} dead"] = queue.dead_lettered
     inside = {"pending trees": seen.own.pending, "waiting tuples": seen.own.waiting}
     flow = seen.flow
-    redis = look.redis_problem is None
+    redis = look.problems.redis is None
     moving = redis and flow.known
     return Sample(
         at=datetime.now(UTC),
-        queues=_if(look.rabbitmq_problem is None, queues),
+        queues=_if(look.problems.rabbitmq is None, queues),
         inside=_if(redis, inside),
         throughput=_if(moving, {"acked": flow.acked_a_second, "failed": flow.failed_a_second}),
         latency=_if(moving, {"p50": flow.p50_ms, "p99": flow.p99_ms}),

@@ -109,7 +109,7 @@ def view_of(look: Look, window: Window) -> RenderableType:
         return Group(
             *(
                 cell(line, "bold red")
-                for line in look.problems or ["the topology is no longer known"]
+                for line in look.problems.lines or ["the topology is no longer known"]
             )
         )
     name = next(name for name, each in WINDOWS.items() if each is window)

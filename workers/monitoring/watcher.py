@@ -74,23 +74,8 @@ class Look:
     topologies: tuple[str, ...] = ()
     # None: there is no such topology, or Redis has never answered.
     overview: Overview | None = None
-    redis_problem: str | None = None
-    rabbitmq_problem: str | None = None
-    # Redis answers, but the data of this topology cannot be decoded.
-    unreadable: bool = False
-    # Redis answers, but accepts no new data.
-    redis_full: str | None = None
-    # RabbitMQ answers, but accepts no messages.
-    rabbitmq_blocked: str | None = None
+    problems: ServerProblems
     health: Health = UNKNOWN_HEALTH
-
-    @property
-    def problems(self) -> list[str]:
-        """The problems of the servers, as views show them."""
-        found = (
-            self.redis_problem, self.redis_full, self.rabbitmq_problem, self.rabbitmq_blocked,
-        )  # fmt: skip
-        return [problem for problem in found if problem]
 
 
 class Watcher:
@@ -124,10 +109,10 @@ class Watcher:
             for name in self._known:
                 look = looks[name] = self._look(name, window, problem)
                 # Otherwise each topology would wait for a server that is away.
-                problem = None if look.unreadable else look.redis_problem
+                problem = None if look.problems.unreadable else look.problems.redis
             up = {"redis": problem is None}
             if self._addresses.amqp_url:
-                found = [look.rabbitmq_problem for look in looks.values()] or [self._survey(None)]
+                found = [look.problems.rabbitmq for look in looks.values()] or [self._survey(None)]
                 up["rabbitmq"] = not any(found)
             return looks, up
 
@@ -152,20 +137,18 @@ class Watcher:
         rabbitmq_problem = self._survey(chosen)
         found = None if found is None else self._with_queues(found)
         at = datetime.now(UTC)
-        blocked = self._blocked() if rabbitmq_problem is None else None
         problems = ServerProblems(
-            redis=problem, full=full, rabbitmq=rabbitmq_problem, blocked=blocked,
+            redis=problem,
+            full=full,
+            rabbitmq=rabbitmq_problem,
+            blocked=self._blocked() if rabbitmq_problem is None else None,
             unreadable=unreadable,
-        )  # fmt: skip
+        )
         return Look(
             at=at,
             topologies=tuple(self._known),
             overview=found,
-            redis_problem=problem,
-            rabbitmq_problem=rabbitmq_problem,
-            redis_full=full,
-            rabbitmq_blocked=blocked,
-            unreadable=unreadable,
+            problems=problems,
             health=self._memory(chosen).judge(found, problems, at),
         )
 

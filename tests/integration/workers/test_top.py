@@ -170,18 +170,18 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
     ):
         metrics.add("lines", 1, {"acked": 5})
         first = watcher.look(None, Window.ALL_TIME)
-        assert (first.overview.spouts[0].acked, first.redis_problem) == (5, None)
-        assert "nothing listens" in first.rabbitmq_problem
+        assert (first.overview.spouts[0].acked, first.problems.redis) == (5, None)
+        assert "nothing listens" in first.problems.rabbitmq
         server.stop()
         away = watcher.look(None, Window.ALL_TIME)
         assert away.overview.spouts[0].acked == 5
-        assert "Redis does not answer" in away.redis_problem
+        assert "Redis does not answer" in away.problems.redis
         assert view_of(away, Window.ALL_TIME)
         server.start()
         metrics.add("lines", 1, {"acked": 1})
         wait_until(
             lambda: (
-                (look := watcher.look("away", Window.ALL_TIME)).redis_problem is None
+                (look := watcher.look("away", Window.ALL_TIME)).problems.redis is None
                 and look.overview is not None
             )
         )

@@ -206,6 +206,6 @@ def test_tracebacks_that_cannot_be_read_hide_nothing_else_of_their_topology(watc
         own_client.zadd(last, {"no name": 1})
     with closing(Watcher(watched)) as watcher:
         look = watcher.look("word-count", Window.TEN_MINUTES)
-    assert look.problems == []
+    assert look.problems.lines == []
     [fault] = look.overview.faults
     assert (fault.component, fault.reason, fault.count) == ("split", "boom", 1)

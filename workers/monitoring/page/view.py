@@ -182,13 +182,13 @@ class Page:
                 await self._letters.refresh(look.overview.queues)
 
     def _show(self, look: Look) -> None:
-        self._problems.set_text(" · ".join(look.problems))
-        self._problems.set_visibility(bool(look.problems))
+        self._problems.set_text(" · ".join(look.problems.lines))
+        self._problems.set_visibility(bool(look.problems.lines))
         if list(self._choice.options) != list(look.topologies):
             self._choice.set_options(list(look.topologies))
         seen = look.overview
         if seen is None:
-            self._verdict.say("" if look.problems else "there is no such topology")
+            self._verdict.say("" if look.problems.lines else "there is no such topology")
             return
         if self._choice.value != seen.name:
             self._choice.set_value(seen.name)

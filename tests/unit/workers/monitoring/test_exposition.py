@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from prometheus_client import generate_latest
 
+from tests.support.overviews import NO_PROBLEMS, health_of
 from tiercel import QueueDepth
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
@@ -19,11 +20,9 @@ from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.exposition import TiercelCollector
 from tiercel.workers.monitoring.health import (
-    NO_PROBLEMS,
     OF_SERVERS,
     FindingKind,
     ServerProblems,
-    health_of,
 )
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings
@@ -57,7 +56,7 @@ class Seen:
             each.name: Look(
                 at=each.at,
                 overview=each,
-                redis_problem=problems.redis,
+                problems=problems,
                 health=health_of(each, problems),
             )
             for each in overviews

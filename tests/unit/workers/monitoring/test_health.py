@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support.overviews import bolt_counts, edge, overview
+from tests.support.overviews import bolt_counts, edge, health_of, overview
 from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
@@ -21,7 +21,6 @@ from tiercel.workers.monitoring.health import (
     Grade,
     HealthMemory,
     ServerProblems,
-    health_of,
 )
 
 EDGES = (edge("lines", "split"),)

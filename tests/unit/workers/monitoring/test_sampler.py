@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from tiercel.workers.monitoring.health import ServerProblems
 from tiercel.workers.monitoring.sampler import FINE, KEPT, STEP, History, Sample, Sampler
 from tiercel.workers.monitoring.watcher import Look
 
@@ -76,7 +77,7 @@ class Outage:
         self.problems = iter(problems)
 
     def look(self, name, window):
-        return Look(at=BEGAN, redis_problem=next(self.problems))
+        return Look(at=BEGAN, problems=ServerProblems(redis=next(self.problems)))
 
 
 def test_an_outage_is_a_line_when_it_begins_and_one_when_it_ends(caplog):

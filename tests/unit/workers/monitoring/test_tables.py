@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
+from tests.support.overviews import health_of
 from tiercel import (
     ArrowBolt,
     AsyncBolt,
@@ -35,7 +36,7 @@ from tiercel.queues.queue_spout import NO_IDENTITY
 from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.monitoring import screen, tables
-from tiercel.workers.monitoring.health import Grade, Health, ServerProblems, health_of
+from tiercel.workers.monitoring.health import Grade, Health, ServerProblems
 from tiercel.workers.monitoring.overview import (
     AckerRow,
     Overview,
