@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
+from typing import Self
 
 from tiercel.acker.metrics.contract import RETRY_LATER
 from tiercel.queues.nouns import counted
@@ -77,55 +78,44 @@ class Grade(enum.Enum):
 
 
 class FindingKind(enum.Enum):
-    """Everything that can be wrong; the names are stable."""
+    """Everything that can be wrong, with its level; the names are stable."""
 
-    REDIS_AWAY = "redis_away"
-    REDIS_FULL = "redis_full"
-    RABBITMQ_AWAY = "rabbitmq_away"
-    RABBITMQ_BLOCKED = "rabbitmq_blocked"
-    UNREADABLE = "unreadable"
-    NOTHING_RUNS = "nothing_runs"
-    NO_DRIVER = "no_driver"
-    NO_EXECUTOR = "no_executor"
-    SPOUT_WITHOUT_WORKER = "spout_without_worker"
-    TASK_WITHOUT_PROCESS = "task_without_process"
-    NO_CONSUMERS = "no_consumers"
-    OVERDUE = "overdue"
-    NOTHING_ACKED = "nothing_acked"
-    ALL_FAIL = "all_fail"
-    FAILING = "failing"
-    TIMEOUTS = "timeouts"
-    RETRY_LATER = "retry_later"
-    IN_BACK_OFF = "in_back_off"
-    NEAR_TIMEOUT = "near_timeout"
-    BOTTLENECK = "bottleneck"
-    BEHIND = "behind"
-    LONG_CALL = "long_call"
-    BOLT_PAUSED = "bolt_paused"
-    DEAD_LETTERS = "dead_letters"
-    STATES_LOST = "states_lost"
+    _value_: str
+    level: Grade
 
-    @property
-    def level(self) -> Grade:
-        """``ILL`` or ``STRAINED``, always the same for a kind."""
-        return Grade.STRAINED if self in _STRAINED else Grade.ILL
+    def __new__(cls, name: str, level: Grade) -> Self:
+        kind = object.__new__(cls)
+        kind._value_ = name
+        kind.level = level
+        return kind
+
+    REDIS_AWAY = "redis_away", Grade.ILL
+    REDIS_FULL = "redis_full", Grade.ILL
+    RABBITMQ_AWAY = "rabbitmq_away", Grade.ILL
+    RABBITMQ_BLOCKED = "rabbitmq_blocked", Grade.ILL
+    UNREADABLE = "unreadable", Grade.ILL
+    NOTHING_RUNS = "nothing_runs", Grade.ILL
+    NO_DRIVER = "no_driver", Grade.ILL
+    NO_EXECUTOR = "no_executor", Grade.ILL
+    SPOUT_WITHOUT_WORKER = "spout_without_worker", Grade.ILL
+    TASK_WITHOUT_PROCESS = "task_without_process", Grade.ILL
+    NO_CONSUMERS = "no_consumers", Grade.ILL
+    OVERDUE = "overdue", Grade.ILL
+    NOTHING_ACKED = "nothing_acked", Grade.ILL
+    ALL_FAIL = "all_fail", Grade.ILL
+    FAILING = "failing", Grade.STRAINED
+    TIMEOUTS = "timeouts", Grade.STRAINED
+    RETRY_LATER = "retry_later", Grade.STRAINED
+    IN_BACK_OFF = "in_back_off", Grade.STRAINED
+    NEAR_TIMEOUT = "near_timeout", Grade.STRAINED
+    BOTTLENECK = "bottleneck", Grade.STRAINED
+    BEHIND = "behind", Grade.STRAINED
+    LONG_CALL = "long_call", Grade.STRAINED
+    BOLT_PAUSED = "bolt_paused", Grade.STRAINED
+    DEAD_LETTERS = "dead_letters", Grade.STRAINED
+    STATES_LOST = "states_lost", Grade.STRAINED
 
 
-_STRAINED = frozenset(
-    {
-        FindingKind.FAILING,
-        FindingKind.TIMEOUTS,
-        FindingKind.RETRY_LATER,
-        FindingKind.IN_BACK_OFF,
-        FindingKind.NEAR_TIMEOUT,
-        FindingKind.BOTTLENECK,
-        FindingKind.BEHIND,
-        FindingKind.LONG_CALL,
-        FindingKind.BOLT_PAUSED,
-        FindingKind.DEAD_LETTERS,
-        FindingKind.STATES_LOST,
-    }
-)
 # Known even while Redis does not answer.
 OF_SERVERS = frozenset(
     {
