@@ -58,37 +58,34 @@ class Actions:
 
     async def turn(self, topology: str, state: State) -> None:
         """Activate or deactivate."""
-
-        def order() -> list[str]:
-            said: list[str] = []
-            Steering.open(
-                self._addresses.redis_urls[0], topology, said.append, threading.Event()
-            ).turn(state)
-            return said
-
-        async def action() -> None:
-            for line in await _tried(_ORDERS[state], topology, order, "; ".join) or ():
-                ui.notify(line, type="positive")
-
-        await self._prompt.let(_ORDERS[state], _EFFECTS[state].format(topology), action)
+        says = _EFFECTS[state].format(topology)
+        await self._order(_ORDERS[state], topology, "", says, lambda steer: steer.turn(state))
 
     async def pause(self, topology: str, bolt: str, *, paused: bool) -> None:
         """Pause a bolt, or let it go on."""
-        word = "pause" if paused else "resume"
+        word, says, order = (
+            ("pause", _PAUSED, Steering.pause) if paused else ("resume", _RESUMED, Steering.resume)
+        )
+        says = says.format(bolt=bolt, topology=topology)
+        await self._order(word, topology, bolt, says, lambda steer: order(steer, bolt))
+
+    async def _order(
+        self, word: str, topology: str, bolt: str, says: str, give: Callable[[Steering], None]
+    ) -> None:
+        target = f"{topology} {bolt}".rstrip()
 
         def order() -> list[str]:
             said: list[str] = []
             url = self._addresses.redis_urls[0]
             with closing(Steering.open(url, topology, said.append, threading.Event())) as steering:
-                (steering.pause if paused else steering.resume)(bolt)
+                give(steering)
             return said
 
         async def action() -> None:
-            for line in await _tried(word, f"{topology} {bolt}", order, "; ".join) or ():
+            for line in await _tried(word, target, order, "; ".join) or ():
                 ui.notify(printable(line), type="positive")
 
-        says = _PAUSED if paused else _RESUMED
-        await self._prompt.let(word, says.format(bolt=bolt, topology=topology), action)
+        await self._prompt.let(word, says, action)
 
     async def requeue(
         self, queue: str, chosen: Sequence[str] | None, done: Callable[[], Awaitable[None]]
