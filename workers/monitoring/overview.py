@@ -85,28 +85,26 @@ def grouped(
     Errors of one kind that the same line of the user's code raised are one group. Other errors are
     one group if their reasons differ only in quoted text and numbers.
     """
-    groups: dict[tuple[str, ...], tuple[str, str, KnownError | None, list[ErrorReport]]] = {}
+    groups: dict[tuple[str, ...], tuple[ErrorReport, KnownError | None, list[ErrorReport]]] = {}
     for error in errors:
-        component, reason = _source(error, bolts)
-        kind = known_for(known, component, reason)
-        name = (_VARIES.sub("…", reason),) if kind is None else (kind.first.kind, kind.first.place)
-        groups.setdefault((component, *name), (component, reason, kind, []))[-1].append(error)
+        own = _repeated(error, bolts)
+        kind = known_for(known, own.component, own.message)
+        reason = _VARIES.sub("…", own.message)
+        name = (reason,) if kind is None else (kind.first.kind, kind.first.place)
+        groups.setdefault((own.component, *name), (own, kind, []))[-1].append(error)
     return [_fault(name, *group) for name, group in groups.items()]
 
 
 def _fault(
-    name: tuple[str, ...],
-    component: str,
-    reason: str,
-    known: KnownError | None,
-    errors: Sequence[ErrorReport],
+    name: tuple[str, ...], own: ErrorReport, known: KnownError | None, errors: Sequence[ErrorReport]
 ) -> Fault:
+    """Make a group of its last error, ``own``, and of all reports."""
     # A spout reports the error of a bolt again, for the message that failed.
-    count = sum(error.component == component for error in errors) or len(errors)
+    count = sum(error.component == own.component for error in errors) or len(errors)
     first = min(error.at for error in errors)
     return Fault(
-        component=component,
-        reason=reason,
+        component=own.component,
+        reason=own.message,
         count=max(count, known.count) if known else count,
         exact=known is not None,
         first=min(first, known.first.at) if known else first,
@@ -114,14 +112,6 @@ def _fault(
         about=next((error.about for error in errors if error.about), ""),
         id=blake2b("\0".join(name).encode(), digest_size=4).hexdigest(),
     )
-
-
-def _source(error: ErrorReport, bolts: Collection[str]) -> tuple[str, str]:
-    """Return the component that raised an error, and the reason."""
-    found = _ECHO.fullmatch(error.message)
-    if found is not None and error.component not in bolts and found[1] in bolts:
-        return found[1], found[3]
-    return error.component, error.message
 
 
 def each_once(errors: Iterable[ErrorReport], bolts: Collection[str]) -> list[ErrorReport]:
