@@ -72,8 +72,18 @@ Level = Annotated[
 ]
 
 
+Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
+AnyName = Annotated[
+    str | None, typer.Argument(help="a topology's name; by default all that this Redis knows")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="do not ask first")]
 # Set for the processes of a ``tiercel run``, which has named the servers.
 Child = Annotated[bool, typer.Option("--child", hidden=True)]
+
+
+def json_per(thing: str) -> Any:
+    """Return the option for output with one JSON object per thing."""
+    return typer.Option("--json", help=f"one JSON object per {thing}, each on its own line")
 
 
 def load_settings(component: str, **given: Any) -> Settings:
@@ -103,3 +113,9 @@ def found_settings(
     if found is not None:
         say(f"tiercel: on the private servers of the run of {found}", err=True)
     return settings
+
+
+def broker_of(queue: str | None, *, amqp: str | None, run: str | None) -> str:
+    """Return RabbitMQ's address for a command about a queue, or about an exchange."""
+    queues = [] if queue is None else [queue]
+    return found_settings(run=run, queues=queues, amqp=amqp).required("amqp").amqp or ""

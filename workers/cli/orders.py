@@ -14,7 +14,7 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.queues.nouns import counted
 from tiercel.spark_jobs.state.redis_savepoint import Savepoints
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
-from tiercel.workers.cli.options import Redis, found_settings
+from tiercel.workers.cli.options import Name, Redis, Yes, found_settings
 from tiercel.workers.config import Settings
 from tiercel.workers.control.contract import State, parse_change
 from tiercel.workers.control.registry import Registry, TopologyNote, remove_keys, topology_named
@@ -26,7 +26,6 @@ from tiercel.workers.terminal import ask, say
 
 commands = typer.Typer()
 
-Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
 BoltName = Annotated[str, typer.Option(metavar="BOLT", help="the bolt's name")]
 
 
@@ -34,7 +33,7 @@ BoltName = Annotated[str, typer.Option(metavar="BOLT", help="the bolt's name")]
 def forget(
     topology: Name,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask first")] = False,
+    yes: Yes = False,
     redis: Redis = None,
 ) -> None:
     """Remove everything of a topology that does not run from Redis: states, figures, orders.

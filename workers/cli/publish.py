@@ -26,7 +26,7 @@ from tiercel.queues.nouns import counted
 from tiercel.queues.publishing.publisher import Publisher
 from tiercel.queues.retry import QUEUE_BYTES, is_queue_name
 from tiercel.queues.values.json_values import read_json
-from tiercel.workers.cli.options import Amqp, Run, found_settings
+from tiercel.workers.cli.options import Amqp, Run, broker_of
 from tiercel.workers.errors import UsageError
 from tiercel.workers.terminal import say
 
@@ -80,10 +80,7 @@ def publish(  # noqa: PLR0913 - a command has its options
     queue, files = _place_and_files(places, exchange, routing_key)
     if message_id is not None and message_id_from is not None:
         raise UsageError("--message-id is one id, --message-id-from one of each: choose one")
-    settings = found_settings(run=run, queues=[] if queue is None else [queue], amqp=amqp).required(
-        "amqp"
-    )
-
+    url = broker_of(queue, amqp=amqp, run=run)
     envelopes = Envelopes(
         exchange=exchange or "",
         routing_key=queue or routing_key,
@@ -92,7 +89,7 @@ def publish(  # noqa: PLR0913 - a command has its options
         message_id_from=message_id_from,
         message_id=message_id,
     )
-    published = publish_files(settings.amqp or "", envelopes, files, whole=whole)
+    published = publish_files(url, envelopes, files, whole=whole)
     say(f"published {counted(published, 'message')} to {exchange if queue is None else queue}")
 
 

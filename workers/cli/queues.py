@@ -26,7 +26,7 @@ from tiercel.queues.publishing.copies import REASON_HEADER
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.queues.retry import work_queue
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.workers.cli.options import Amqp, Run, found_settings
+from tiercel.workers.cli.options import Amqp, Run, Yes, broker_of, json_per
 from tiercel.workers.control.steering import log_action, this_user
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.screen import table_of
@@ -58,7 +58,6 @@ Reason = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="at most this many, the oldest")]
 Everything = Annotated[bool, typer.Option("--all", help="all dead letters of the queue")]
-Yes = Annotated[bool, typer.Option("--yes", help="do not ask first")]
 
 _MOST_PEEKED = 1_000
 # Words that people try for a command that has another name.
@@ -98,9 +97,7 @@ def peek(  # noqa: PLR0913 - one parameter an option
             "--anyway", help="look even if that counts against the queue's own delivery limit"
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per message, each on its own line")
-    ] = False,
+    as_json: Annotated[bool, json_per("message")] = False,
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:
@@ -108,9 +105,8 @@ def peek(  # noqa: PLR0913 - one parameter an option
 
     Meanwhile no consumer gets them: stderr says for how long.
     """
-    settings = found_settings(run=run, queues=[work_queue(queue)], amqp=amqp).required("amqp")
-
-    found = read_first(settings.amqp or "", queue, limit, anyway=anyway)
+    url = broker_of(work_queue(queue), amqp=amqp, run=run)
+    found = read_first(url, queue, limit, anyway=anyway)
     if as_json:
         for message in found.messages:
             say(json.dumps(_as_json(message)))
@@ -176,17 +172,14 @@ def show(  # noqa: PLR0913 - one parameter an option
     limit: Annotated[int, typer.Option(min=1, help="show at most this many, the oldest")] = 20,
     *,
     reason: Reason = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per letter, each on its own line")
-    ] = False,
+    as_json: Annotated[bool, json_per("letter")] = False,
     amqp: Amqp = None,
     run: Run = None,
 ) -> None:
     """Show the oldest dead letters of a queue and why they are dead; they stay where they are."""
     _check_reason(reason)
-    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
-
-    found = letters.show(settings.amqp or "", queue, limit, reason=reason or "")
+    url = broker_of(queue, amqp=amqp, run=run)
+    found = letters.show(url, queue, limit, reason=reason or "")
     if as_json:
         for letter in found:
             say(json.dumps(_letter_as_json(letter)))
@@ -206,9 +199,7 @@ def read(
     run: Run = None,
 ) -> None:
     """Show the body of one dead letter, at most 64 KiB of it; in hexadecimal if it is no text."""
-    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
-
-    found = letters.look_for(settings.amqp or "", queue, letter)
+    found = letters.look_for(broker_of(queue, amqp=amqp, run=run), queue, letter)
     if found is None:
         raise UsageError(_not_among(letter, queue))
     say(body_text(found.body, found.size)[1])
@@ -246,7 +237,7 @@ class _LetterChoice:
         each other, or choose nothing.
         """
         self._check(queue)
-        url = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp").amqp or ""
+        url = broker_of(queue, amqp=amqp, run=run)
         if self.everything:
             return url, None
         if self.ids:
@@ -343,11 +334,10 @@ def purge(
     run: Run = None,
 ) -> None:
     """Delete all dead letters of a queue for good: the same as delete --all."""
-    settings = found_settings(run=run, queues=[queue], amqp=amqp).required("amqp")
-
+    url = broker_of(queue, amqp=amqp, run=run)
     if not yes:
         ask(f"Delete all dead letters of {queue} for good?")
-    deleted = letters.purge(settings.amqp or "", queue)
+    deleted = letters.purge(url, queue)
     done = f"deleted {counted(deleted, 'dead letter')}"
     log_action("purge", queue, done, this_user())
     say(f"{done} of {queue}")

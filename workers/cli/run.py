@@ -27,6 +27,7 @@ from tiercel.workers.cli.options import (
     Redis,
     Run,
     TopologyName,
+    json_per,
     load_settings,
 )
 from tiercel.workers.config import Settings, check_spark_python
@@ -183,9 +184,7 @@ def check(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per check, each on its own line")
-    ] = False,
+    as_json: Annotated[bool, json_per("check")] = False,
     amqp: Amqp = None,
     redis: Redis = None,
     management: Management = None,

@@ -33,7 +33,7 @@ from tiercel.spark_jobs.state.savepoint import (
     open_savepoint,
     write_savepoint,
 )
-from tiercel.workers.cli.options import Redis, found_settings
+from tiercel.workers.cli.options import Name, Redis, Yes, found_settings, json_per
 from tiercel.workers.control.registry import TopologyNote, known_topologies, topology_named
 from tiercel.workers.control.steering import log_action, this_user, while_stopped
 from tiercel.workers.errors import UsageError
@@ -66,8 +66,6 @@ states = typer.Typer(
 )
 commands.add_typer(states, name="state")
 
-Topology = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
-Yes = Annotated[bool, typer.Option("--yes", help="do not ask first")]
 ExportPlaces = Annotated[
     list[str],
     typer.Argument(
@@ -103,7 +101,7 @@ WithoutKeys = Annotated[
 
 @states.command()
 def show(  # noqa: PLR0913 - one parameter an option
-    topology: Annotated[str, typer.Argument(help="a topology's name")],
+    topology: Name,
     component: Annotated[str, typer.Argument(help="the id of a stateful bolt")],
     keys: Annotated[
         list[str] | None,
@@ -114,9 +112,7 @@ def show(  # noqa: PLR0913 - one parameter an option
     ] = None,
     *,
     limit: Annotated[int, typer.Option(min=1, help="without keys: show at most this many")] = 20,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per entry, each on its own line")
-    ] = False,
+    as_json: Annotated[bool, json_per("entry")] = False,
     redis: Redis = None,
 ) -> None:
     """Look at the state of a stateful bolt: at these keys, or at some entries.
@@ -203,7 +199,7 @@ def _say_rest(component: str, topology: str, limit: int, there: int) -> None:
 
 
 @states.command()
-def export(topology: Topology, places: ExportPlaces, *, redis: Redis = None) -> None:
+def export(topology: Name, places: ExportPlaces, *, redis: Redis = None) -> None:
     """Export the states of a topology that does not run to a file of JSON lines.
 
     All of it or nothing; the file is readable for this user only. What bolts with once remember of
@@ -249,7 +245,7 @@ def _no_state(topology: str, bolt: str, names: Sequence[str]) -> str:
 
 @states.command("import")
 def import_(  # noqa: PLR0913 - one parameter an option
-    topology: Topology,
+    topology: Name,
     places: ImportPlaces,
     *,
     rename: Rename = None,

@@ -27,7 +27,15 @@ from tiercel.queues import outage
 from tiercel.queues.nouns import counted
 from tiercel.queues.retry import work_queue
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.workers.cli.options import Amqp, Management, Redis, Run, found_settings
+from tiercel.workers.cli.options import (
+    Amqp,
+    AnyName,
+    Management,
+    Redis,
+    Run,
+    found_settings,
+    json_per,
+)
 from tiercel.workers.config import Settings
 from tiercel.workers.control.registry import TopologyNote, known_topologies
 from tiercel.workers.control.steering import Standing, Steering
@@ -43,7 +51,6 @@ from tiercel.workers.terminal import say
 commands = typer.Typer()
 
 
-Name = Annotated[str, typer.Argument(metavar="TOPOLOGY", help="a topology's name")]
 _Found = list[tuple[str, ErrorReport]]
 _EXITS = {Grade.WELL: 0, Grade.STRAINED: 1, Grade.ILL: 2}
 _SECOND_LOOK_S = 1.2
@@ -51,9 +58,7 @@ _SECOND_LOOK_S = 1.2
 
 @commands.command()
 def errors(
-    topology: Annotated[
-        str | None, typer.Argument(help="a topology's name; by default all that this Redis knows")
-    ] = None,
+    topology: AnyName = None,
     *,
     limit: Annotated[int, typer.Option(min=1, help="show at most this many, the newest")] = 20,
     traceback: Annotated[
@@ -136,9 +141,7 @@ def _told(known: KnownError, topology: str) -> str:
 @commands.command("list")
 def list_(
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per topology, each on its own line")
-    ] = False,
+    as_json: Annotated[bool, json_per("topology")] = False,
     redis: Redis = None,
     run: Run = None,
 ) -> None:
@@ -198,9 +201,7 @@ def depths(  # noqa: PLR0913 - one parameter an option
     ] = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="show them again each second")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per look, each on its own line")
-    ] = False,
+    as_json: Annotated[bool, json_per("look")] = False,
     fail_above: Annotated[
         list[str] | None,
         typer.Option(
@@ -263,13 +264,9 @@ def top(
 
 @commands.command()
 def status(  # noqa: PLR0913 - one parameter an option
-    topology: Annotated[
-        str | None, typer.Argument(help="a topology's name; by default all that this Redis knows")
-    ] = None,
+    topology: AnyName = None,
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per topology, each on its own line")
-    ] = False,
+    as_json: Annotated[bool, json_per("topology")] = False,
     amqp: Amqp = None,
     redis: Redis = None,
     management: Management = None,
