@@ -12,12 +12,15 @@ from typing import Any
 from prometheus_client import core, generate_latest
 from prometheus_client.registry import Collector
 
+from tiercel.acker.metrics.contract import RETRY_LATER
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring.health import OF_SERVERS, FindingKind
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.watcher import Look, Watcher
 
-# Name, attribute of a row, help.
+# Nanoseconds and microseconds per second, by the ends of counters.
+_UNITS = {"_ns": 1e9, "_us": 1e6}
+# Name, counter or attribute of a row, help.
 _Figures = tuple[tuple[str, str, str], ...]
 
 
@@ -28,7 +31,10 @@ class _Group:
     # Labels after the topology, and the attributes of a row that give their values.
     labels: Mapping[str, str]
     rows: Callable[[Overview], Iterable[Any]]
+    # By the names of a row's counters.
     counters: _Figures = ()
+    # By attributes of a row, as gauges are.
+    totals: _Figures = ()
     gauges: _Figures = ()
 
     def metrics(self, found: Mapping[str, Overview]) -> Iterator[core.Metric]:
@@ -38,22 +44,29 @@ class _Group:
             for name, overview in found.items()
             for row in self.rows(overview)
         ]
-        yield from self._families(core.CounterMetricFamily, self.counters, rows)
-        yield from self._families(core.GaugeMetricFamily, self.gauges, rows)
+        yield from self._families(core.CounterMetricFamily, self.counters, rows, _counter)
+        yield from self._families(core.CounterMetricFamily, self.totals, rows, attrgetter)
+        yield from self._families(core.GaugeMetricFamily, self.gauges, rows, attrgetter)
 
     def _families(
         self,
         kind: type[core.CounterMetricFamily | core.GaugeMetricFamily],
         figures: _Figures,
         rows: Iterable[tuple[tuple[str, ...], Any]],
+        getter: Callable[[str], Callable[[Any], Any]],
     ) -> Iterator[core.Metric]:
-        for name, attribute, help_ in figures:
+        for name, figure, help_ in figures:
             family = kind(name, help_, labels=["topology", *self.labels])
             for labels, row in rows:
-                value = attrgetter(attribute)(row)
+                value = getter(figure)(row)
                 if value is not None:
                     family.add_metric(labels, float(value))
             yield family
+
+
+def _counter(name: str) -> Callable[[Any], float]:
+    """Return the function that reads this counter of a row; times are in seconds."""
+    return lambda row: row.counts[name] / _UNITS.get(name[-3:], 1)
 
 
 _GROUPS = (
@@ -64,10 +77,10 @@ _GROUPS = (
             ("tiercel_spout_emitted", "emitted", "Tuples that spouts emitted"),
             ("tiercel_spout_transferred", "transferred", "Tuples sent, one per receiving task"),
             ("tiercel_spout_acked", "acked", "Trees that completed"),
-            ("tiercel_spout_failed", "failed_by_bolts", "Trees that bolts failed"),
-            ("tiercel_spout_timeouts", "timeouts", "Trees that timed out"),
+            ("tiercel_spout_timeouts", "timeout", "Trees that timed out"),
             ("tiercel_spout_released", "released", "Trees released: neither acked nor failed"),
         ),
+        totals=(("tiercel_spout_failed", "failed_by_bolts", "Trees that bolts failed"),),
         gauges=(
             ("tiercel_spout_pending", "pending", "Trees in flight"),
             ("tiercel_spout_oldest_pending_seconds", "oldest_s", "Age of the oldest pending tree"),
@@ -90,9 +103,9 @@ _GROUPS = (
                 "retried",
                 "Attempts that failed and were followed by another",
             ),
-            ("tiercel_bolt_retry_later", "retry_later", "Failed tuples with RetryLater"),
-            ("tiercel_bolt_execute_seconds", "execute_s", "Time in execute and flush, summed"),
-            ("tiercel_bolt_process_seconds", "process_s", "Time from execute to ack, summed"),
+            ("tiercel_bolt_retry_later", RETRY_LATER, "Failed tuples with RetryLater"),
+            ("tiercel_bolt_execute_seconds", "execute_ns", "Time in execute and flush, summed"),
+            ("tiercel_bolt_process_seconds", "process_ns", "Time from execute to ack, summed"),
         ),
         gauges=(("tiercel_bolt_paused", "paused", "1 while an operator has paused the bolt"),),
     ),
@@ -103,11 +116,11 @@ _GROUPS = (
             ("tiercel_task_executed", "executed", "Tuples that a bolt task executed"),
             (
                 "tiercel_task_execute_seconds",
-                "execute_s",
+                "execute_ns",
                 "Time in execute and flush: its rate is the capacity",
             ),
             ("tiercel_task_steps", "steps", "Steps that a bolt task committed"),
-            ("tiercel_task_step_seconds", "step_s", "Time of its steps, including commits"),
+            ("tiercel_task_step_seconds", "step_ns", "Time of its steps, including commits"),
         ),
         gauges=(
             ("tiercel_inbox_tuples", "waiting", "Tuples in the inbox of a bolt task"),
@@ -123,7 +136,7 @@ _GROUPS = (
     _Group(
         labels={"component": "name"},
         rows=attrgetter("windows"),
-        counters=(
+        totals=(
             ("tiercel_windows_closed", "closed", "Windows that closed"),
             ("tiercel_windows_failed", "failed", "Calls of a bolt for a window that raised"),
             ("tiercel_windows_late", "late", "Tuples that came after their last window closed"),
@@ -148,7 +161,7 @@ _GROUPS = (
     _Group(
         labels={"component": "name"},
         rows=attrgetter("once"),
-        counters=(
+        totals=(
             ("tiercel_no_identity", "no_identity", "Messages without the configured identity"),
             ("tiercel_once_repeated", "repeated", "Tuples that a bolt had applied before"),
             ("tiercel_once_unkeyed", "unkeyed", "Tuples without a key"),
@@ -158,15 +171,21 @@ _GROUPS = (
     ),
     _Group(
         labels={},
-        rows=lambda overview: [overview],
+        rows=lambda overview: [overview.acker],
         counters=(
-            ("tiercel_acker_updates", "acker.updates", "Updates of roots by bolts"),
-            ("tiercel_acker_completed", "acker.completed", "Trees that updates completed"),
-            ("tiercel_acker_late", "acker.late", "Updates of trees that had already ended"),
+            ("tiercel_acker_updates", "executed", "Updates of roots by bolts"),
+            ("tiercel_acker_completed", "acked", "Trees that updates completed"),
+            ("tiercel_acker_late", "late", "Updates of trees that had already ended"),
         ),
         gauges=(
-            ("tiercel_acker_pending", "acker.pending", "Roots in the ledger"),
-            ("tiercel_acker_memory_bytes", "acker.memory_bytes", "Memory of pending roots"),
+            ("tiercel_acker_pending", "pending", "Roots in the ledger"),
+            ("tiercel_acker_memory_bytes", "memory_bytes", "Memory of pending roots"),
+        ),
+    ),
+    _Group(
+        labels={},
+        rows=lambda overview: [overview],
+        gauges=(
             ("tiercel_feed_entries", "own.feed_entries", "Outcomes that no spout worker has taken"),
             ("tiercel_feed_lag_seconds", "own.feed_lag_s", "Age of the oldest entry in a feed"),
             ("tiercel_driver_up", "driver", "1 while the topology has a driver"),
@@ -288,5 +307,7 @@ def _latencies(found: Mapping[str, Overview]) -> core.Metric:
                 (f"{bound / 1000:.6g}".replace("inf", "+Inf"), below)
                 for bound, below in row.latencies
             ]
-            family.add_metric([name, row.name], buckets=buckets, sum_value=row.complete_s)
+            family.add_metric(
+                [name, row.name], buckets=buckets, sum_value=row.counts["complete_us"] / 1e6
+            )
     return family

@@ -173,20 +173,12 @@ class SpoutRow:
     tasks: int
     # Tasks that have a worker now.
     running: int
-    emitted: int
-    transferred: int
-    acked: int
-    # Timeouts included.
-    failed: int
-    timeouts: int
-    # Messages returned to the queue without counting as failures.
-    released: int
+    # Its counters in the window; ``failed`` includes timeouts.
+    counts: Counter[str]
     # Mean time from emit to complete tree; None if nothing was acked.
     complete_ms: float | None
     # Accurate to 5 %.
     complete_p99_ms: float | None
-    # Sum of all complete latencies, in seconds.
-    complete_s: float
     # (bound in milliseconds, number of complete latencies below it).
     latencies: Sequence[tuple[float, int]]
     pending: int
@@ -203,7 +195,7 @@ class SpoutRow:
     @property
     def failed_by_bolts(self) -> int:
         """Failures without timeouts."""
-        return self.failed - self.timeouts
+        return self.counts["failed"] - self.counts["timeout"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,16 +239,12 @@ class AckerRow:
 
     pending: int
     memory_bytes: int
-    # Updates of roots by bolts.
-    updates: int
+    # Its counters in the window: ``executed`` updates by bolts, of which ``late`` ones arrived
+    # after their tree had ended; ``acked`` roots, and roots that bolts ``failed``.
+    counts: Counter[str]
     # Now.
     updates_a_second: float
-    completed: int
-    # Roots that bolts failed, without timeouts.
-    failed: int
     timeouts: int
-    # Updates that arrived after their tree had ended.
-    late: int
     # Mean time of a round trip to the ledger, divided by the updates that share it.
     update_ms: float | None
 
@@ -423,7 +411,7 @@ def overview_of(name: str, readings: Readings) -> Overview:
         spouts=spouts,
         bolts=bolts,
         tasks=all_tasks,
-        acker=_acker(readings, sum(spout.timeouts for spout in spouts)),
+        acker=_acker(readings, sum(spout.counts["timeout"] for spout in spouts)),
         edges=tuple(_edge(each, readings) for each in graph.edges),
         own=_own(name, readings),
         in_flight_limit_s=readings.in_flight_limit_s,
@@ -487,15 +475,9 @@ def _spout(component: Component, readings: Readings, last_error: ErrorReport | N
         name=component.name,
         tasks=len(component.tasks),
         running=len(present),
-        emitted=counts["emitted"],
-        transferred=counts["transferred"],
-        acked=counts["acked"],
-        failed=counts["failed"],
-        timeouts=counts["timeout"],
-        released=counts["released"],
+        counts=counts,
         complete_ms=mean(counts["complete_us"] / 1e3, counts["acked"]),
         complete_p99_ms=percentile(counts, 0.99),
-        complete_s=counts["complete_us"] / 1e6,
         latencies=cumulative(counts),
         pending=sum(presence.pending for presence in present),
         oldest_s=max([0.0, *(presence.oldest_s for presence in present)]),
@@ -509,12 +491,9 @@ def _acker(readings: Readings, timeouts: int) -> AckerRow:
     return AckerRow(
         pending=readings.census.pending,
         memory_bytes=readings.census.memory_bytes,
-        updates=counts["executed"],
+        counts=counts,
         updates_a_second=total_of(readings.rates, ACKER)["executed"] / PER_SECOND,
-        completed=counts["acked"],
-        failed=counts["failed"],
         timeouts=timeouts,
-        late=counts["late"],
         update_ms=mean(counts["execute_ns"] / 1e6, counts["executed"]),
     )
 

@@ -15,7 +15,6 @@ from tiercel.acker.ids import is_extra, line_of, task_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows, moment
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import (
-    RETRY_LATER,
     WINDOWS_CLOSED,
     WINDOWS_FAILED,
     WINDOWS_LATE,
@@ -192,19 +191,15 @@ class TaskRow:
     waiting_bytes: int
     # Age of the oldest waiting tuple; 0 while windows hold tuples.
     oldest_s: float
-    executed: int
-    # Total time in ``execute`` and ``flush``, in seconds.
-    execute_s: float
+    # Its counters in the window.
+    counts: Counter[str]
     # Share of the window that it spent in ``execute``, as in Storm: execute latency x executed /
     # window.
     capacity: float
     # The same share, over the last ten seconds.
     busy: float
-    steps: int
     # Now.
     steps_a_second: float
-    # Total time of its steps.
-    step_s: float
     # Mean time of a step, its commit included; None if there was none.
     step_ms: float | None
     # Attempts at the task in this run, including the first.
@@ -251,19 +246,12 @@ class BoltRow:
 
     name: str
     tasks: int
-    emitted: int
-    transferred: int
-    executed: int
-    acked: int
-    # Postponed tuples included.
-    failed: int
+    # Its counters in the window.
+    counts: Counter[str]
     # Mean time in ``execute`` and ``flush`` per tuple; None if nothing was executed.
     execute_ms: float | None
     # Mean time from the beginning of ``execute`` to the ack; None if nothing was acked.
     process_ms: float | None
-    # Totals of both, in seconds.
-    execute_s: float
-    process_s: float
     # Of its busiest task; near 1, the bolt needs more tasks.
     capacity: float
     # Over the last ten seconds, of its busiest task; the mean of all tasks if a free one takes the
@@ -287,14 +275,10 @@ class BoltRow:
     last_error: ErrorReport | None
     # Tasks that have been in one call for long, and for how many seconds.
     calls: tuple[tuple[int, float], ...] = ()
-    # Attempts that failed and were followed by another (``Retry``): they are not in ``failed``.
-    retried: int = 0
     # Waiting tuples that have failed and wait for their next attempt.
     retrying: int = 0
     # The bolt whose steps execute its tuples, and their share; None: its own tasks do all of it.
     chained: tuple[str, float] | None = None
-    # Tuples that it postponed with ``RetryLater``.
-    retry_later: int = 0
     # When Redis lost its state, as the driver noticed; None: never.
     state_lost_at: datetime | None = None
     # Since when it is paused by order; None: it is not.
@@ -330,23 +314,18 @@ def _task(component: str, task: int, readings: Readings) -> TaskRow:
     window_s = readings.counted.seconds
     inbox = readings.inboxes.get(task, _NO_INBOX)
     execute_s = counts["execute_ns"] / 1e9
-    steps = counts["steps"]
-    step_s = counts["step_ns"] / 1e9
     return TaskRow(
         component=component,
         task=task,
         waiting=inbox.tuples,
         waiting_bytes=inbox.bytes,
         oldest_s=oldest_waiting_s(inbox),
-        executed=counts["executed"],
-        execute_s=execute_s,
+        counts=counts,
         # The first report of a process may cover time before the window.
         capacity=min(1.0, execute_s / window_s) if window_s else 0.0,
         busy=min(1.0, rates["execute_ns"] / _SHARE),
-        steps=steps,
         steps_a_second=rates["steps"] / PER_SECOND,
-        step_s=step_s,
-        step_ms=mean(step_s * 1e3, steps),
+        step_ms=mean(counts["step_ns"] / 1e6, counts["steps"]),
         attempts=inbox.attempts,
         attended=attended(inbox),
         seen_s=inbox.seen_s,
@@ -396,15 +375,9 @@ def bolt_row(
     return BoltRow(
         name=component.name,
         tasks=len(rows),
-        emitted=counts["emitted"],
-        transferred=counts["transferred"],
-        executed=counts["executed"],
-        acked=counts["acked"],
-        failed=counts["failed"],
+        counts=counts,
         execute_ms=mean(counts["execute_ns"] / 1e6, counts["executed"]),
         process_ms=mean(counts["process_ns"] / 1e6, counts["acked"]),
-        execute_s=counts["execute_ns"] / 1e9,
-        process_s=counts["process_ns"] / 1e9,
         capacity=max((row.capacity for row in rows), default=0.0),
         busy=busy,
         free_tasks_take=free_tasks_take,
@@ -417,10 +390,8 @@ def bolt_row(
         unattended=tuple(row.task for row in rows if not row.attended),
         last_error=error,
         calls=tuple((row.task, row.doing_s) for row in rows if row.doing_s is not None),
-        retried=counts["retried"],
         retrying=sum(row.retrying for row in rows),
         chained=_chained(total_of(readings.rates, component.name)),
-        retry_later=counts[RETRY_LATER],
         state_lost_at=readings.states_lost.get(component.name),
         paused_since=readings.paused.get(component.name),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from tiercel.acker.metrics.contract import ErrorReport, KnownError
+from tiercel.acker.metrics.contract import RETRY_LATER, ErrorReport, KnownError
 from tiercel.queues.nouns import counted
 from tiercel.queues.peek import QueuedMessage
 from tiercel.queues.publishing.dead_letters import DeadLetter
@@ -299,14 +299,14 @@ SPOUTS = TableKind[SpoutRow](
     (
         Column("spout", lambda row: row.name, Kind.NAME),
         Column("tasks", lambda row: f"{row.running}/{row.tasks}"),
-        Column("emitted", lambda row: count(row.emitted)),
-        Column("transferred", lambda row: count(row.transferred)),
+        Column("emitted", lambda row: count(row.counts["emitted"])),
+        Column("transferred", lambda row: count(row.counts["transferred"])),
         Column("complete ms", lambda row: milliseconds(row.complete_ms)),
         Column("p99 ms", lambda row: milliseconds(row.complete_p99_ms)),
-        Column("acked", lambda row: count(row.acked)),
-        Column("failed", lambda row: count(row.failed)),
-        Column("timeouts", lambda row: count(row.timeouts)),
-        Column("released", lambda row: count(row.released)),
+        Column("acked", lambda row: count(row.counts["acked"])),
+        Column("failed", lambda row: count(row.counts["failed"])),
+        Column("timeouts", lambda row: count(row.counts["timeout"])),
+        Column("released", lambda row: count(row.counts["released"])),
         Column("pending", lambda row: count(row.pending)),
         Column("oldest", lambda row: seconds(row.oldest_s)),
         Column("in back-off", lambda row: count(row.in_back_off)),
@@ -318,17 +318,17 @@ BOLTS = TableKind[BoltRow](
     (
         Column("bolt", lambda row: row.name, Kind.NAME),
         Column("tasks", lambda row: count(row.tasks)),
-        Column("emitted", lambda row: count(row.emitted)),
-        Column("transferred", lambda row: count(row.transferred)),
+        Column("emitted", lambda row: count(row.counts["emitted"])),
+        Column("transferred", lambda row: count(row.counts["transferred"])),
         Column("capacity", lambda row: share(row.capacity)),
         Column("busy now", lambda row: share(row.busy)),
         Column("execute ms", lambda row: milliseconds(row.execute_ms)),
-        Column("executed", lambda row: count(row.executed)),
+        Column("executed", lambda row: count(row.counts["executed"])),
         Column("process ms", lambda row: milliseconds(row.process_ms)),
-        Column("acked", lambda row: count(row.acked)),
-        Column("failed", lambda row: count(row.failed)),
-        Column("retried", lambda row: count(row.retried)),
-        Column("retry later", lambda row: count(row.retry_later)),
+        Column("acked", lambda row: count(row.counts["acked"])),
+        Column("failed", lambda row: count(row.counts["failed"])),
+        Column("retried", lambda row: count(row.counts["retried"])),
+        Column("retry later", lambda row: count(row.counts[RETRY_LATER])),
         Column("waiting", lambda row: count(row.waiting)),
         Column("retrying", lambda row: count(row.retrying)),
         Column("oldest", lambda row: seconds(row.oldest_s)),
@@ -349,7 +349,7 @@ TASKS = TableKind[TaskRow](
         Column("waiting", lambda row: count(row.waiting)),
         Column("bytes", lambda row: size(row.waiting_bytes)),
         Column("oldest", lambda row: seconds(row.oldest_s)),
-        Column("executed", lambda row: count(row.executed)),
+        Column("executed", lambda row: count(row.counts["executed"])),
         Column("capacity", lambda row: share(row.capacity)),
         Column("busy now", lambda row: share(row.busy)),
         Column("steps/s", lambda row: per_second(row.steps_a_second)),
@@ -367,12 +367,12 @@ ACKER = TableKind[AckerRow](
         Column("pending trees", lambda row: count(row.pending)),
         Column("memory", lambda row: size(row.memory_bytes)),
         Column("updates/s", lambda row: per_second(row.updates_a_second)),
-        Column("updates", lambda row: count(row.updates)),
+        Column("updates", lambda row: count(row.counts["executed"])),
         Column("update ms", lambda row: milliseconds(row.update_ms)),
-        Column("completed", lambda row: count(row.completed)),
-        Column("failed by bolts", lambda row: count(row.failed)),
+        Column("completed", lambda row: count(row.counts["acked"])),
+        Column("failed by bolts", lambda row: count(row.counts["failed"])),
         Column("timeouts", lambda row: count(row.timeouts)),
-        Column("late", lambda row: count(row.late)),
+        Column("late", lambda row: count(row.counts["late"])),
     ),
 )
 ONCE = TableKind[OnceRow](

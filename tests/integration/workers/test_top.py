@@ -170,11 +170,11 @@ def test_while_a_server_is_away_it_says_so_and_shows_what_was_last(redis):
     ):
         metrics.add("lines", 1, {"acked": 5})
         first = watcher.look(None, Window.ALL_TIME)
-        assert (first.overview.spouts[0].acked, first.problems.redis) == (5, None)
+        assert (first.overview.spouts[0].counts["acked"], first.problems.redis) == (5, None)
         assert "nothing listens" in first.problems.rabbitmq
         server.stop()
         away = watcher.look(None, Window.ALL_TIME)
-        assert away.overview.spouts[0].acked == 5
+        assert away.overview.spouts[0].counts["acked"] == 5
         assert "Redis does not answer" in away.problems.redis
         assert view_of(away, Window.ALL_TIME)
         server.start()

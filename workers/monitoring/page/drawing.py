@@ -250,7 +250,7 @@ def _node(
     return {
         "name": row.name,
         "label": _cut(row.name, _NAME_LENGTH),
-        "failed": f"{count(row.failed)} failed" if row.failed else "",
+        "failed": f"{count(failed)} failed" if (failed := row.counts["failed"]) else "",
         "lines": [rate if latency_ms is None else f"{rate} · {duration(latency_ms)}", line],
     }
 

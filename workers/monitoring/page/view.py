@@ -317,7 +317,7 @@ _TILES = (
     _Tile("p99 now", attrgetter("flow.p99_ms"), sections.latency),
     _Tile("pending trees", attrgetter("own.pending")),
     _Tile("oldest pending", attrgetter("own.oldest_pending_s"), tables.seconds),
-    _Tile("failed", lambda seen: sum(spout.failed for spout in seen.spouts), alarms=True),
+    _Tile("failed", lambda seen: sum(one.counts["failed"] for one in seen.spouts), alarms=True),
     _Tile("timeouts", attrgetter("acker.timeouts"), alarms=True),
     _Tile("dead letters", sections.dead_in, alarms=True),
 )

@@ -1,6 +1,7 @@
 """Terminal and page show the same columns, with the same texts."""
 
 import io
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -156,15 +157,16 @@ BUSY = Overview(
             name="orders-in",
             tasks=16,
             running=16,
-            emitted=12_345_678,
-            transferred=12_345_678,
-            acked=12_340_001,
-            failed=5_678,
-            timeouts=1_234,
-            released=12,
+            counts=Counter(
+                emitted=12_345_678,
+                transferred=12_345_678,
+                acked=12_340_001,
+                failed=5_678,
+                timeout=1_234,
+                released=12,
+            ),
             complete_ms=12_345.0,
             complete_p99_ms=23_456.0,
-            complete_s=1.0,
             latencies=(),
             pending=12_000,
             oldest_s=123.4,
@@ -176,19 +178,19 @@ BUSY = Overview(
         BoltRow(
             name="enrich-orders",
             tasks=64,
-            emitted=12_345_679,
-            transferred=24_691_358,
+            counts=Counter(
+                emitted=12_345_679,
+                transferred=24_691_358,
+                executed=12_345_670,
+                acked=12_345_671,
+                failed=6_789,
+            ),
             capacity=0.987,
             busy=1.0,
             free_tasks_take=False,
             queued=Queued(1, 0.5),
             execute_ms=1_234.0,
-            execute_s=1.0,
-            executed=12_345_670,
             process_ms=2_345.0,
-            process_s=1.0,
-            acked=12_345_671,
-            failed=6_789,
             waiting=123_456,
             oldest_s=1234.5,
             steps_a_second=1_234.5,
@@ -202,12 +204,9 @@ BUSY = Overview(
     acker=AckerRow(
         pending=12_345,
         memory_bytes=123_456_789,
-        updates=123_456_789,
+        counts=Counter(executed=123_456_789, acked=12_340_001, failed=5_678, late=345),
         updates_a_second=23_456.7,
-        completed=12_340_001,
-        failed=5_678,
         timeouts=1_234,
-        late=345,
         update_ms=0.012,
     ),
     edges=(),
