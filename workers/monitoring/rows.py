@@ -421,32 +421,21 @@ class SpoutTaskRow:
     task: int
     # A worker runs the task.
     running: bool
-    # The spout may emit.
-    active: bool
-    pending: int
-    oldest_s: float
-    place: Whereabouts | None
+    presence: Presence
 
 
 def spout_tasks(readings: Readings) -> tuple[SpoutTaskRow, ...]:
     """Return the rows of all spout tasks, in order."""
+    present = readings.present
     return tuple(
-        _spout_task(spout.name, task, readings)
+        SpoutTaskRow(
+            component=spout.name,
+            task=task,
+            running=task in present,
+            presence=present.get(task, NEW),
+        )
         for spout in readings.graph.spouts
         for task in spout.tasks
-    )
-
-
-def _spout_task(component: str, task: int, readings: Readings) -> SpoutTaskRow:
-    presence = readings.present.get(task, NEW)
-    return SpoutTaskRow(
-        component=component,
-        task=task,
-        running=task in readings.present,
-        active=presence.active,
-        pending=presence.pending,
-        oldest_s=presence.oldest_s,
-        place=presence.whereabouts,
     )
 
 
@@ -467,10 +456,13 @@ def processes(
     running: dict[Whereabouts | None, dict[str, list[int]]] = defaultdict(dict)
     if readings.driver:
         running[readings.driver_at][DRIVER] = []
-    alive: list[SpoutTaskRow | TaskRow] = [row for row in spouts if row.running]
-    alive += [row for row in bolts if row.attended]
-    for row in alive:
-        running[row.place].setdefault(row.component, []).append(row.task)
+    for worker in spouts:
+        if worker.running:
+            of_process = running[worker.presence.whereabouts]
+            of_process.setdefault(worker.component, []).append(worker.task)
+    for row in bolts:
+        if row.attended:
+            running[row.place].setdefault(row.component, []).append(row.task)
     return tuple(ProcessRow(place=place, runs=_runs(tasks)) for place, tasks in running.items())
 
 

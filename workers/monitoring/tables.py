@@ -240,7 +240,7 @@ def _seen(row: TaskRow) -> str:
 def _turn(row: SpoutTaskRow) -> str:
     if not row.running:
         return "no worker"
-    return "emits" if row.active else "does not emit"
+    return "emits" if row.presence.active else "does not emit"
 
 
 def _process(place: Whereabouts | None) -> str:
@@ -461,10 +461,10 @@ SPOUT_TASKS = TableKind[SpoutTaskRow](
         Column("spout", lambda row: row.component, Kind.NAME),
         Column("task", lambda row: str(row.task)),
         Column("state", _turn, Kind.TEXT),
-        Column("in flight", lambda row: count(row.pending)),
-        Column("oldest", lambda row: seconds(row.oldest_s)),
-        Column("process", lambda row: _process(row.place), Kind.NAME),
-        Column("since", lambda row: _since(row.place), Kind.NAME),
+        Column("in flight", lambda row: count(row.presence.pending)),
+        Column("oldest", lambda row: seconds(row.presence.oldest_s)),
+        Column("process", lambda row: _process(row.presence.whereabouts), Kind.NAME),
+        Column("since", lambda row: _since(row.presence.whereabouts), Kind.NAME),
     ),
 )
 PROCESSES = TableKind[ProcessRow](

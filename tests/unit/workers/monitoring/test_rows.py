@@ -54,9 +54,9 @@ def test_a_process_that_fell_silent_is_nowhere():
 
 
 def test_a_spout_task_says_what_it_does():
-    seen = overview(present={1: Presence(active=False, pending=3, oldest_s=2.5)})
-    [task] = seen.spout_tasks
-    assert (task.running, task.active, task.pending, task.oldest_s) == (True, False, 3, 2.5)
+    presence = Presence(active=False, pending=3, oldest_s=2.5)
+    [task] = overview(present={1: presence}).spout_tasks
+    assert (task.running, task.presence) == (True, presence)
     [task] = overview().spout_tasks
     assert not task.running
 
