@@ -3,14 +3,14 @@ and the capture of emitted tuples.
 
 As in Storm's own kit, an additional bolt captures tuples: it subscribes to every stream. It
 receives only tuples that really left a task, and none that a ``BasicBolt`` emitted for a tuple that
-failed. A direct stream names its receivers itself, so ``CopyingInboxes`` adds an untracked copy of
+failed. A direct stream names its receivers itself, so ``Copier`` adds an untracked copy of
 its chunks.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -19,15 +19,7 @@ import numpy as np
 
 from tiercel.acker.effects import Effect, perform_all
 from tiercel.acker.inbox.chunk import Appended, Chunk, Lineage, Parcel, decode, encode
-from tiercel.acker.inbox.contract import (
-    Entry,
-    Heard,
-    Holdings,
-    Inbox,
-    Inboxes,
-    InboxFigures,
-    Sender,
-)
+from tiercel.acker.inbox.contract import Inboxes, Sender
 from tiercel.acker.ledger import Ledger
 from tiercel.acker.metrics.contract import KnownError, Metrics
 from tiercel.spark_jobs.bolts.bolt import BasicBolt
@@ -293,12 +285,18 @@ class _WithCopy:
         return self.effect.perform()
 
 
-class CopyingInboxes:
-    """``Inboxes`` that append copies of direct streams' chunks for the capturing bolt."""
+Append = Callable[[str, Sender, int, Sequence[Parcel]], list[Effect[Appended]]]
 
-    def __init__(self, inboxes: Inboxes, topology: Topology, *, bounded: bool = True) -> None:
-        """``bounded`` is False for a thread that cannot wait for room because it makes the room."""
-        self._inboxes = inboxes
+
+class Copier:
+    """Has inboxes append copies of direct streams' chunks for the capturing bolt."""
+
+    def __init__(self, append: Append, topology: Topology, *, bounded: bool) -> None:
+        """``append`` is the call of the inboxes themselves.
+
+        ``bounded`` is False for a thread that cannot wait for room because it makes the room.
+        """
+        self._append = append
         self._topology = topology
         self._bounded = bounded
         self._capture = topology.task_ids(CAPTURE)[0]
@@ -306,9 +304,10 @@ class CopyingInboxes:
     def append(
         self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
     ) -> list[Effect[Appended]]:
+        """Append as the inboxes do, each parcel after its copy."""
         if not self._bounded:
             parcels = [replace(parcel, bounded=False) for parcel in parcels]
-        effects = self._inboxes.append(run, sender, number, parcels)
+        effects = self._append(run, sender, number, parcels)
         return [
             _WithCopy(self._copying(run, sender, number, copied), effect)
             if (copied := self._copied(parcel))
@@ -316,15 +315,16 @@ class CopyingInboxes:
             for parcel, effect in zip(parcels, effects, strict=True)
         ]
 
-    def lacks(self, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
-        return self._inboxes.lacks(sender, number, parcel)
-
-    def has_room(self, run: str, sender: Sender, number: int, parcel: Parcel) -> Effect[bool]:
-        return self._inboxes.has_room(run, sender, number, parcel)
+    def fences(self, sender: Sender, targets: Sequence[int]) -> Iterator[tuple[Sender, list[int]]]:
+        """Yield the senders to fence off, and from which inboxes."""
+        yield sender, [*targets, self._capture]
+        if self._topology.spec(self._topology.component_of(sender.task)).direct:
+            for target in targets:
+                yield _copier(sender, target), [self._capture]
 
     def _copying(self, run: str, sender: Sender, number: int, copied: Parcel) -> Effect[Appended]:
         parcel = replace(copied, target=self._capture)
-        [effect] = self._inboxes.append(run, _copier(sender, copied.target), number, [parcel])
+        [effect] = self._append(run, _copier(sender, copied.target), number, [parcel])
         return effect
 
     def _copied(self, parcel: Parcel) -> Parcel | None:
@@ -350,52 +350,3 @@ class CopyingInboxes:
         untracked = Lineage(offsets=np.zeros(count + 1, np.int32), roots=none, edges=none)
         route = replace(route, target_task=self._capture)
         return [(encode(Chunk(route=route, values=chunk.values, lineage=untracked)), count)]
-
-    def draw_sender(self) -> Sender:
-        return self._inboxes.draw_sender()
-
-    def adopt(self, run: str, tasks: Sequence[int]) -> None:
-        self._inboxes.adopt(run, tasks)
-
-    def drain(self, run: str, only: Sequence[int] | None = None) -> list[tuple[int, list[Entry]]]:
-        return self._inboxes.drain(run, only)
-
-    def discard(self, run: str, task: int, positions: Sequence[str]) -> None:
-        self._inboxes.discard(run, task, positions)
-
-    def figures(self, tasks: Sequence[int], *, extra: bool = False) -> dict[int, InboxFigures]:
-        return self._inboxes.figures(tasks, extra=extra)
-
-    def snapshots(self, run: str) -> list[tuple[int, bytes]]:
-        return self._inboxes.snapshots(run)
-
-    def forget_snapshot(self, run: str, task: int) -> None:
-        self._inboxes.forget_snapshot(run, task)
-
-    def leave(self, run: str, tasks: Sequence[int]) -> None:
-        self._inboxes.leave(run, tasks)
-
-    def draw(self, run: str, task: int) -> int:
-        return self._inboxes.draw(run, task)
-
-    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
-        self._inboxes.fence(run, sender, [*targets, self._capture])
-        if self._topology.spec(self._topology.component_of(sender.task)).direct:
-            for target in targets:
-                self._inboxes.fence(run, _copier(sender, target), [self._capture])
-
-    def open(self, run: str, task: int, attempt: int, line: int | None = None) -> Inbox:
-        return self._inboxes.open(run, task, attempt, line)
-
-    def beat(
-        self,
-        run: str,
-        attempts: Mapping[int, int],
-        doing_s: Mapping[int, float],
-        place: str,
-        held: Mapping[int, Holdings] | None = None,
-    ) -> Heard:
-        return self._inboxes.beat(run, attempts, doing_s, place, held)
-
-    def close(self) -> None:
-        self._inboxes.close()

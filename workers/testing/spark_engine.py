@@ -21,13 +21,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
-from tiercel.acker.inbox.redis import open_inboxes
+from tiercel.acker.effects import Effect
+from tiercel.acker.inbox.chunk import Appended, Parcel
+from tiercel.acker.inbox.contract import Inboxes, Sender, StaleAttemptError
+from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.layout import topology_prefix
+from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.metrics.contract import KnownError
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect_topology
 from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.compose.embedded import EmbeddedRedis
 from tiercel.compose.errors import ServiceError
@@ -47,7 +51,7 @@ from tiercel.spark_jobs.topology.graph import (
     ledger_spec_of,
     spread,
 )
-from tiercel.workers.testing.engine import CAPTURE, CopyingInboxes, LocalClusterError
+from tiercel.workers.testing.engine import CAPTURE, Copier, LocalClusterError
 
 _CORES = 2
 _LOOK_S = 0.005
@@ -96,7 +100,7 @@ class SparkEngine:
         self._inbox_ids = inboxes_of(topology)
         self._capture_task = capture
         self._capture: Attempt | None = None
-        self.inboxes = CopyingInboxes(open_inboxes(spec), topology, bounded=False)
+        self.inboxes = _CopyingRedisInboxes(spec, topology, bounded=False)
         self.run_id = self._run.id
         self._client = connect_topology(redis_url, name)
         self._spark: LongTasks | None = None
@@ -204,6 +208,21 @@ def _end(spark: SparkUnit) -> None:
     spark.stop()
 
 
+class _CopyingRedisInboxes(RedisInboxes):
+    def __init__(self, spec: LedgerSpec, topology: Topology, *, bounded: bool) -> None:
+        super().__init__(RedisServers(spec.urls), spec.topology)
+        self._copier = Copier(super().append, topology, bounded=bounded)
+
+    def append(
+        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
+    ) -> list[Effect[Appended]]:
+        return self._copier.append(run, sender, number, parcels)
+
+    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
+        for one, inboxes in self._copier.fences(sender, targets):
+            super().fence(run, one, inboxes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class WatchedRun(Run):
     """A run whose emitted tuples are captured, and whose ticks come from simulated time."""
@@ -211,7 +230,7 @@ class WatchedRun(Run):
     imports: Imports
 
     def open_inboxes(self) -> Inboxes:
-        return CopyingInboxes(super().open_inboxes(), self.topology)
+        return _CopyingRedisInboxes(self.ledger, self.topology, bounded=True)
 
     @contextmanager
     def opened(self) -> Iterator[Around]:
