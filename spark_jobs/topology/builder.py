@@ -373,16 +373,13 @@ def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
         )
     # Spouts without this attribute may give identities when they emit.
     spouts = sorted(upstream(topology, id_) & topology.spouts.keys())
-    if spouts and all(_names_none(topology, spout) for spout in spouts):
+    named = [getattr(topology.spouts[one].spout, "identity", "its own") for one in spouts]
+    if spouts and all(one is None for one in named):
         raise TopologyError(
             f"bolt {id_!r} has once set, and no message has an identity: set one in the spout "
             f'{spouts[0]!r}, such as QueueSpout(…, identity="message_id")'
             + (f", or write {type(bolt).__name__}(…, once=False)" if _is_sink(bolt) else "")
         )
-
-
-def _names_none(topology: Topology, spout: str) -> bool:
-    return getattr(topology.spouts[spout].spout, "identity", "its own") is None
 
 
 def check_methods(id_: str, bolt: AnyBolt) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import re
@@ -17,7 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter
@@ -235,8 +234,8 @@ def _write(folder: int, file: str, note: RunNote) -> None:
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "w") as opened:
-        json.dump(asdict(note), opened)
+    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as opened:
+        opened.write(_NOTE.dump_json(note))
     os.replace(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
 
 
@@ -279,7 +278,8 @@ def with_run(
     if found is None:
         starting = [note for note in everything if note not in ready]
         if run is not None:
-            raise UsageError(f"there is no private run of {run!r} here; {_there_are(ready)}")
+            there = f"there are {', '.join(map(str, ready))}" if ready else "none runs"
+            raise UsageError(f"there is no private run of {run!r} here; {there}")
         if not ready and starting:
             raise UsageError(
                 f"{', '.join(map(str, starting))} has no servers yet: try again in a moment"
@@ -308,7 +308,3 @@ def _meant(
             )
         )
     return runs[0] if runs else None
-
-
-def _there_are(runs: Sequence[RunNote]) -> str:
-    return f"there are {', '.join(map(str, runs))}" if runs else "none runs"

@@ -46,7 +46,7 @@ def servers(
     topology: Topology,
     *,
     keep: Path | None = None,
-    stopped: threading.Event | None = None,
+    stopped: threading.Event,
 ) -> Iterator[Settings]:
     """Yield the settings with the addresses of both servers; claim the topology on this machine.
 
@@ -76,9 +76,9 @@ def servers(
             yield stack.enter_context(_private(settings, topology, claim, kept, stopped))
 
 
-def _is_killed(settings: Settings, stopped: threading.Event | None, note: RunNote) -> bool:
+def _is_killed(settings: Settings, stopped: threading.Event, note: RunNote) -> bool:
     """Return True if a run ends by itself soon, after ``tiercel kill``."""
-    if stopped is not None and stopped.is_set():
+    if stopped.is_set():
         raise ServiceStoppedError("stopped while another run ended")
     if note.ending:
         return True
@@ -115,7 +115,7 @@ def _private(
     topology: Topology,
     claim: Claim,
     kept: Path | None,
-    stopped: threading.Event | None,
+    stopped: threading.Event,
 ) -> Iterator[Settings]:
     log.info(
         "starting a private RabbitMQ and a private Redis", extra={"event": "services_starting"}
@@ -126,7 +126,7 @@ def _private(
         )
         with claim.announced(found):
             _say(found, claim, kept)
-            with _started_again(services, stopped or threading.Event()):
+            with _started_again(services, stopped):
                 yield found
         if kept is not None:
             _take_back_a_kill(found, topology)

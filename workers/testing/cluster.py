@@ -544,7 +544,8 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
     fed = _with_fed_spouts(topology, mock_sources)
     with LocalCluster(fed, config, engine=engine, redis_url=redis_url) as cluster:
         settings = config or topology.config
-        if not (windowed := _has_windows(topology)):
+        windowed = any(isinstance(spec.bolt, WindowedBolt) for spec in topology.bolts.values())
+        if not windowed:
             cluster.run_to_the_end()
         else:
             # Reports about open windows would never end.
@@ -558,10 +559,6 @@ def complete_topology(  # noqa: PLR0913 - the settings of the cluster, each by i
             for component in (*topology.spouts, *topology.bolts)
             if DEFAULT_STREAM in topology.spec(component).streams
         }
-
-
-def _has_windows(topology: Topology) -> bool:
-    return any(isinstance(spec.bolt, WindowedBolt) for spec in topology.bolts.values())
 
 
 def _refuse_failures(cluster: LocalCluster, topology: Topology, *, pending: bool) -> None:

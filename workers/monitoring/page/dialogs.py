@@ -112,7 +112,8 @@ class LetterList:
             self._delete_button = self._button("delete chosen", "", self._delete)
             self._all_button = self._button("requeue all", "", partial(self._requeue, None))
             self._filter = ui.input("reason contains").props("dense outlined clearable")
-            self._filter.props('data-testid="dead reason"').on_value_change(self._narrow)
+            self._filter.props('data-testid="dead reason"')
+            self._filter.on_value_change(lambda: self._show(self._listed))
         self._note = ui.label().classes("tiercel-faint")
         self._table = table_of(DEAD, selection="multiple")
         self._table.add_slot("body-cell-body", BODY_CELL)
@@ -261,10 +262,6 @@ class LetterList:
             None,
             asks=True,
         )
-
-    def _narrow(self) -> None:
-        """Show only letters whose reason contains the text of the filter."""
-        self._show(self._listed)
 
     async def _requeue(self, chosen: Sequence[str] | None) -> None:
         """Put the chosen letters back; all of them if None."""
