@@ -504,24 +504,16 @@ def _own_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Own:
         return reader.read(Window.ALL_TIME).own
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Listing:
     """The oldest dead letters of one queue."""
 
     letters: Sequence[DeadLetter] = ()
     # The error if RabbitMQ refused.
     problem: str | None = None
-
-
-NOTHING_LISTED = Listing()
-
-
-@dataclass(slots=True)
-class _Place:
-    found: Listing
     # Number of letters at the time of reading, from the queue depths.
-    depth: int
-    looked_at: float
+    depth: int = 0
+    looked_at: float = 0.0
 
 
 class DeadLetterCache:
@@ -537,7 +529,7 @@ class DeadLetterCache:
         self._show = show or (lambda queue, limit: dead_letters.show(amqp_url, queue, limit))
         self._clock = clock
         self._looking = threading.Lock()
-        self._places: dict[str, _Place] = {}
+        self._listings: dict[str, Listing] = {}
 
     def listed(self, queue: str, depth: int | None) -> Listing:
         """Return the letters of a queue; ``depth`` is how many it has now, None if unknown.
@@ -545,36 +537,35 @@ class DeadLetterCache:
         Reads the queue at most once per five seconds, and only if the number has changed.
         """
         with self._looking:
-            place = self._places.get(queue)
-            if depth is None or (place is None and not depth):
-                return NOTHING_LISTED
-            if place is None or self._is_old(place, depth):
-                place = self._look(queue, depth)
-            return place.found
+            found = self._listings.get(queue)
+            if depth is None or (found is None and not depth):
+                return Listing()
+            if found is None or self._is_old(found, depth):
+                try:
+                    found = self._keep(queue, self._show(queue, SHOWN), depth)
+                except QueuesError as error:
+                    found = self._keep(queue, (), depth, redact(str(error)))
+            return found
 
     def look(self, queue: str) -> Sequence[DeadLetter]:
         """Read the queue now. Raises QueuesError."""
         with self._looking:
             letters = self._show(queue, SHOWN)
-            self._keep(queue, Listing(letters=letters), len(letters))
+            self._keep(queue, letters, len(letters))
             return letters
 
-    def _is_old(self, place: _Place, depth: int) -> bool:
-        if len(place.found.letters) >= SHOWN:
+    def _is_old(self, found: Listing, depth: int) -> bool:
+        if len(found.letters) >= SHOWN:
             # Newer letters would not be shown anyway.
-            place.depth = max(depth, place.depth)
-        if self._clock() < place.looked_at + PAUSE_S:
+            found.depth = max(depth, found.depth)
+        if self._clock() < found.looked_at + PAUSE_S:
             return False
-        return place.found.problem is not None or depth != place.depth
+        return found.problem is not None or depth != found.depth
 
-    def _look(self, queue: str, depth: int) -> _Place:
-        try:
-            found = Listing(letters=self._show(queue, SHOWN))
-        except QueuesError as error:
-            found = Listing(problem=redact(str(error)))
-        return self._keep(queue, found, depth)
-
-    def _keep(self, queue: str, found: Listing, depth: int) -> _Place:
-        place = _Place(found, depth, self._clock())
-        self._places[queue] = place
-        return place
+    def _keep(
+        self, queue: str, letters: Sequence[DeadLetter], depth: int, problem: str | None = None
+    ) -> Listing:
+        found = self._listings[queue] = Listing(
+            letters=letters, problem=problem, depth=depth, looked_at=self._clock()
+        )
+        return found
