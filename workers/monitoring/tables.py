@@ -247,6 +247,14 @@ def _process(place: Whereabouts | None) -> str:
     return "" if place is None else f"{place.host}, pid {place.pid}"
 
 
+def _seconds(number: float | None) -> str:
+    return "" if number is None else seconds(number)
+
+
+def _when(moment: datetime | None, unknown: str = UNKNOWN) -> str:
+    return unknown if moment is None else when(moment)
+
+
 def _since(place: Whereabouts | None) -> str:
     return "" if place is None else when(place.since)
 
@@ -354,7 +362,7 @@ TASKS = TableKind[TaskRow](
         Column("busy now", lambda row: share(row.busy)),
         Column("steps/s", lambda row: per_second(row.steps_a_second)),
         Column("step ms", lambda row: milliseconds(row.step_ms)),
-        Column("in one call for", lambda row: "" if row.doing_s is None else seconds(row.doing_s)),
+        Column("in one call for", lambda row: _seconds(row.doing_s)),
         Column("restarts", lambda row: count(row.restarts)),
         Column("process seen", _seen),
         Column("process", lambda row: _process(row.place), Kind.NAME),
@@ -392,20 +400,13 @@ WINDOWS = TableKind[WindowsRow](
         Column("bolt", lambda row: row.name, Kind.NAME),
         Column("open", lambda row: _known(row.open)),
         Column("held", lambda row: _known(row.held)),
-        Column(
-            "watermark",
-            lambda row: "" if row.watermark is None else when(row.watermark),
-            Kind.MOMENT,
-        ),
-        Column(
-            "watermark lag",
-            lambda row: "" if row.watermark_lag_s is None else seconds(row.watermark_lag_s),
-        ),
+        Column("watermark", lambda row: _when(row.watermark, ""), Kind.MOMENT),
+        Column("watermark lag", lambda row: _seconds(row.watermark_lag_s)),
         Column("closed", lambda row: count(row.closed)),
         Column("failed calls", lambda row: count(row.failed)),
         Column("late", lambda row: count(row.late)),
         Column("bad timestamps", lambda row: count(row.refused)),
-        Column("oldest held", lambda row: "" if row.oldest_s is None else seconds(row.oldest_s)),
+        Column("oldest held", lambda row: _seconds(row.oldest_s)),
     ),
 )
 QUEUES = TableKind[QueueRow](
@@ -480,7 +481,7 @@ PROCESSES = TableKind[ProcessRow](
 DEAD = TableKind[DeadLetter](
     "Dead letters",
     (
-        Column("died", lambda row: UNKNOWN if row.died is None else when(row.died), Kind.MOMENT),
+        Column("died", lambda row: _when(row.died), Kind.MOMENT),
         Column("reason", reason_of, Kind.LONG),
         Column("bytes", lambda row: count(row.size)),
         Column("body", lambda row: row.preview, Kind.LONG),
@@ -506,11 +507,7 @@ TOPOLOGIES = TableKind[Standing](
         Column("driver", lambda row: _process(row.driver_at) if row.driver else "none", Kind.NAME),
         Column("spout workers", lambda row: f"{row.spouts}/{row.spout_tasks}"),
         Column("in flight", lambda row: count(row.in_flight)),
-        Column(
-            "last run",
-            lambda row: UNKNOWN if row.last_run is None else when(row.last_run),
-            Kind.MOMENT,
-        ),
+        Column("last run", lambda row: _when(row.last_run), Kind.MOMENT),
     ),
 )
 STATE = TableKind[StateEntry](
