@@ -24,7 +24,6 @@ from tiercel.workers.monitoring.page.sections import (
     DEAD,
     TASKS_SHOWN,
     Cells,
-    fault_rows,
     rows_of,
     table_of,
 )
@@ -346,7 +345,7 @@ class ComponentSide:
             self._spout_tasks.rows = rows_of(_SPOUT_TASKS, places[:TASKS_SHOWN])
         self._ways.set_text(printable(_ways(self.name, seen)))
         faults = [fault for fault in seen.faults if fault.component == self.name]
-        self._faults.rows = fault_rows(_FAULTS, faults)
+        self._faults.rows = rows_of(_FAULTS, faults, attrgetter("id"))
 
     async def _turn(self) -> None:
         """Pause the bolt, or let it go on."""

@@ -13,7 +13,7 @@ from nicegui import ui
 from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.monitoring import tables
 from tiercel.workers.monitoring.health import Grade
-from tiercel.workers.monitoring.overview import Fault, Overview
+from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.rows import TaskRow
 from tiercel.workers.monitoring.tables import (
     FAULTS,
@@ -72,11 +72,13 @@ def definitions(kind: TableKind[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def rows_of(kind: TableKind[R], rows: Iterable[R]) -> list[Cells]:
-    """Return the rows, each with its number as key."""
+def rows_of(
+    kind: TableKind[R], rows: Iterable[R], key: Callable[[R], str] | None = None
+) -> list[Cells]:
+    """Return the rows, each with its key, by default its number."""
     return [
         {
-            "key": str(number),
+            "key": key(row) if key else str(number),
             **{column.name: printable(column.text(row)) for column in kind.columns},
         }
         for number, row in enumerate(rows)
@@ -86,15 +88,7 @@ def rows_of(kind: TableKind[R], rows: Iterable[R]) -> list[Cells]:
 def tables_of(overview: Overview) -> dict[TableKind[Any], list[Cells]]:
     """Return the rows of all tables but the dead letters."""
     found = {kind: rows_of(kind, rows(overview)) for kind, rows in DETAILS.items()}
-    return {**found, FAULTS: fault_rows(FAULTS, overview.faults)}
-
-
-def fault_rows(kind: TableKind[Fault], faults: Sequence[Fault]) -> list[Cells]:
-    """Return the rows of errors, each with its id as key."""
-    return [
-        cells | {"key": fault.id}
-        for cells, fault in zip(rows_of(kind, faults), faults, strict=True)
-    ]
+    return {**found, FAULTS: rows_of(FAULTS, overview.faults, attrgetter("id"))}
 
 
 def _tasks_shown(seen: Overview) -> Sequence[TaskRow]:
