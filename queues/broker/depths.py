@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pika.exceptions import AMQPError
@@ -120,7 +120,8 @@ class DepthReader:
     def _declared(self, address: Address, names: Sequence[str]) -> list[QueueDepth]:
         try:
             with translated(address):
-                return _declared(address, names, self._connection)
+                found = [_depth(self._connection, address, name) for name in names]
+                return [depth for depth in found if depth is not None]
         except QueuesError:
             self.close()
             raise
@@ -132,8 +133,7 @@ class DepthReader:
         told: dict[str, dict[str, Any]] = {}
         try:
             for depth in found:
-                more = managed(self._management_url, address, depth.name)
-                told[depth.name] = {} if more is None else asdict(more)
+                told[depth.name] = managed(self._management_url, address, depth.name)
             self.management_problem = ""
         except ManagementSilentError as error:
             self._silent_until = time.monotonic() + _LEFT_ALONE_S
@@ -165,23 +165,18 @@ def require(amqp_url: str, names: Sequence[str], found: Sequence[QueueDepth]) ->
             )
 
 
-def _declared(address: Address, names: Sequence[str], connection: Any) -> list[QueueDepth]:
-    found = []
-    for name in names:
-        work = _look(connection, address, name)
-        if work is None:
-            continue
-        dead = _look(connection, address, dead_letter_queue(name))
-        found.append(
-            QueueDepth(
-                name=name,
-                ready=work[0],
-                unacked=None,
-                consumers=work[1],
-                dead_lettered=None if dead is None else dead[0],
-            )
-        )
-    return found
+def _depth(connection: Any, address: Address, name: str) -> QueueDepth | None:
+    work = _look(connection, address, name)
+    if work is None:
+        return None
+    dead = _look(connection, address, dead_letter_queue(name))
+    return QueueDepth(
+        name=name,
+        ready=work[0],
+        unacked=None,
+        consumers=work[1],
+        dead_lettered=None if dead is None else dead[0],
+    )
 
 
 def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | None:

@@ -58,36 +58,33 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Managed:
-    """Management's view of a queue, some seconds old; its fields are named as in ``QueueDepth``.
-
-    Counts that it leaves out, because nothing happened yet, are 0 here.
-    """
-
-    unacked: int
-    # Failed messages waiting for their back-off (RabbitMQ 4.3), and messages in delay queues.
-    delayed: int
-    # Messages published per second.
-    in_rate: float
-    # Messages leaving per second: acked, or consumed without acks.
-    out_rate: float
-
-
 class ManagementSilentError(Exception):
     """The interface does not answer, or not as RabbitMQ does: continue without it."""
 
 
-def managed(management_url: str, address: Address, name: str) -> Managed | None:
-    """Return a queue, or None if it is missing. Raises ManagementSilentError, AddressError.
+def managed(management_url: str, address: Address, name: str) -> dict[str, Any]:
+    """Return the fields of ``QueueDepth`` that AMQP lacks, some seconds old; none if the queue is
+    missing. Raises ManagementSilentError, AddressError.
 
     User and password are those of ``address`` unless the URL has its own. They go to the host of
     the URL and to no other: no redirect is followed, and no proxy is used.
     """
     found = _queue(management_url, address, name)
     if found is None:
-        return None
-    return _managed(found, _lying_in_delay_queues(management_url, address, name))
+        return {}
+    stats = found.get("message_stats") or {}
+
+    def rate(*names: str) -> float:
+        return float(sum((stats.get(f"{name}_details") or {}).get("rate") or 0 for name in names))
+
+    # The answer leaves out counts of which nothing happened yet.
+    return {
+        "unacked": found.get("messages_unacknowledged") or 0,
+        "delayed": (found.get("messages_delayed") or 0)
+        + _lying_in_delay_queues(management_url, address, name),
+        "in_rate": rate("publish"),
+        "out_rate": rate("ack", "deliver_no_ack", "get_no_ack"),
+    }
 
 
 def read_alarms(management_url: str, address: Address) -> list[str]:
@@ -260,20 +257,6 @@ def _answered(request: urllib.request.Request, kind: type[Any]) -> tuple[Any, st
     if not isinstance(found, kind):
         raise _silent(ValueError("another answer"), request)
     return found, date
-
-
-def _managed(found: dict[str, Any], lying: int) -> Managed:
-    stats = found.get("message_stats") or {}
-
-    def rate(*names: str) -> float:
-        return float(sum((stats.get(f"{name}_details") or {}).get("rate") or 0 for name in names))
-
-    return Managed(
-        unacked=found.get("messages_unacknowledged") or 0,
-        delayed=(found.get("messages_delayed") or 0) + lying,
-        in_rate=rate("publish"),
-        out_rate=rate("ack", "deliver_no_ack", "get_no_ack"),
-    )
 
 
 def _is_ours(error: urllib.error.HTTPError) -> bool:
