@@ -199,17 +199,11 @@ class Executors:
         seen = self._gauge.look(now, len(executors), slots, per_slot)
         if not any(takes_extra_tasks(self._topology, bolt) for bolt in self._topology.bolts):
             seen = replace(seen, useful=self._range.least * slots)
-        decision = self._scaler.look(seen)
-        report = ExecutorReport(
-            wanted=decision.wanted,
-            present=len(executors),
-            refused=decision.refused,
-            why=decision.why,
-        )
+        report = self._scaler.look(seen)
         if self._runs.tell(report):
             self._say(report)
             if found:
-                self._order(now, orders(decision.wanted, self._range.most, found), found)
+                self._order(now, orders(report.wanted, self._range.most, found), found)
             if self._pods:
                 self._pods.look(now, costs_of(executors, found))
 

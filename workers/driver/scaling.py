@@ -12,6 +12,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf
 
+from tiercel.workers.control.presence import ExecutorReport
+
 DEFAULT_TARGET_S = 60.0
 # The HorizontalPodAutoscaler's tolerance. Downwards it is headroom, so that noise about a level
 # that is just enough brings no executor back.
@@ -71,16 +73,6 @@ class Observation:
     useful: float = inf
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
-    """The number of executors that a topology wants, and why, in a few words."""
-
-    wanted: int
-    why: str
-    # Executors that Spark has not given for a long time.
-    refused: int = 0
-
-
 class Scaler:
     """Decides for one topology. For one thread.
 
@@ -109,7 +101,7 @@ class Scaler:
         # When executors were first missing, and how many Spark had then.
         self._missing = (inf, 0)
 
-    def look(self, seen: Observation) -> Decision:
+    def look(self, seen: Observation) -> ExecutorReport:
         """Return the decision after one more look; called about once per second."""
         rate = self._rate.after(seen)
         need = self._need(seen, rate)
@@ -124,8 +116,9 @@ class Scaler:
             self._wanted = lowest
         range_ = self._range
         self._wanted = max(range_.least, min(self._wanted, self._useful(seen)))
-        return Decision(
+        return ExecutorReport(
             wanted=self._wanted,
+            present=seen.present,
             why=self._why(seen, rate * seen.work_s),
             refused=self._refused(seen),
         )
