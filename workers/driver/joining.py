@@ -23,7 +23,7 @@ from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.topology.bolt_settings import extra_hosts
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of
 from tiercel.workers.control.presence import UNATTENDED_S
-from tiercel.workers.driver.run_watch import Absences, RunContext, Staffing, unfit_pause_s
+from tiercel.workers.driver.run_watch import Absences, RunContext, missing_tasks, unfit_pause_s
 from tiercel.workers.driver.scaling import Present
 
 log = logging.getLogger(__name__)
@@ -292,8 +292,8 @@ class Joining:
         silent: list[tuple[int, ...]] = []
         for host in further:
             found = {task: figures[task] for task in host}
-            missing += Staffing.of(found, UNATTENDED_S).missing(now - self._began_at[host])
-            if Staffing.of(found, _SILENT_S).missing(inf):
+            missing += missing_tasks(found, UNATTENDED_S, now - self._began_at[host])
+            if missing_tasks(found, _SILENT_S, inf):
                 silent.append(host)
         gone = set(self._absences.looked(missing))
         unplaced = self._unplaced(silent)

@@ -226,9 +226,9 @@ class RunWatch:
             return Ended.LOST
         figures = {task: found[task] for host in run.hosts for task in host}
         timeout_s = run.topology.config.message_timeout_secs
-        missing = Staffing.of(figures, lost_s(timeout_s, is_planned=False)).missing(age_s)
+        missing = missing_tasks(figures, lost_s(timeout_s, is_planned=False), age_s)
         if missing and tasks.waiting:
-            missing = Staffing.of(figures, lost_s(timeout_s, is_planned=True)).missing(age_s)
+            missing = missing_tasks(figures, lost_s(timeout_s, is_planned=True), age_s)
         missing = absences.looked(missing)
         if missing:
             named = ", ".join(str(task) for task in missing[:10])
@@ -274,25 +274,16 @@ class Width:
         return True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Staffing:
-    """The bolt tasks without a process. Pure."""
-
-    never: tuple[int, ...]
-    lost: tuple[int, ...]
-
-    @classmethod
-    def of(cls, figures: Mapping[int, InboxFigures], lost_s: float) -> Staffing:
-        """Judge all bolt tasks of a run: a task not seen for ``lost_s`` is lost."""
-        never = tuple(task for task, one in figures.items() if one.seen_s is None)
-        lost = tuple(
-            task for task, one in figures.items() if one.seen_s is not None and one.seen_s > lost_s
-        )
-        return cls(never=never, lost=lost)
-
-    def missing(self, age_s: float) -> tuple[int, ...]:
-        """Return the tasks that should have a process by now; ``age_s`` is the age of the run."""
-        return (*self.lost, *(self.never if age_s > START_S else ()))
+def missing_tasks(
+    figures: Mapping[int, InboxFigures], lost_s: float, age_s: float
+) -> tuple[int, ...]:
+    """Return the bolt tasks of a run that should have a process by now: tasks not seen for
+    ``lost_s``, and tasks that were never seen if ``age_s``, the age of the run, is long.
+    """
+    seen = {task: one.seen_s for task, one in figures.items()}
+    lost = (task for task, seen_s in seen.items() if seen_s is not None and seen_s > lost_s)
+    never = (task for task, seen_s in seen.items() if seen_s is None and age_s > START_S)
+    return (*lost, *never)
 
 
 def lost_s(message_timeout_s: float, *, is_planned: bool) -> float:

@@ -11,36 +11,36 @@ from tiercel.workers.driver.run_watch import (
     UNATTENDED_S,
     Absences,
     Ended,
-    Staffing,
     Width,
     healthy,
+    missing_tasks,
     pause_s,
 )
 
 
-def staffing(**seen_s):
-    """Return figures of tasks last seen this many seconds ago; None means never."""
+def missing(age_s, **seen_s):
+    """Return the missing of the tasks last seen this many seconds ago; None means never."""
     figures = {
         int(task[1:]): InboxFigures(
             tuples=0, bytes=0, adopted=True, oldest_s=0.0, attempts=1, seen_s=seen
         )
         for task, seen in seen_s.items()
     }
-    return Staffing.of(figures, UNATTENDED_S)
+    return missing_tasks(figures, UNATTENDED_S, age_s)
 
 
 def test_a_task_that_was_seen_lately_is_attended():
-    assert staffing(t1=0.0, t2=UNATTENDED_S).missing(1000.0) == ()
+    assert missing(1000.0, t1=0.0, t2=UNATTENDED_S) == ()
 
 
 def test_a_task_that_was_seen_and_is_gone_is_missing_however_young_the_run():
-    assert staffing(t1=0.0, t2=UNATTENDED_S + 1).missing(0.0) == (2,)
+    assert missing(0.0, t1=0.0, t2=UNATTENDED_S + 1) == (2,)
 
 
 def test_a_task_that_was_never_seen_has_the_time_of_a_start():
-    found = staffing(t1=None, t2=0.0, t3=UNATTENDED_S + 1)
-    assert found.missing(START_S) == (3,)
-    assert found.missing(START_S + 1) == (3, 1)
+    seen = {"t1": None, "t2": 0.0, "t3": UNATTENDED_S + 1}
+    assert missing(START_S, **seen) == (3,)
+    assert missing(START_S + 1, **seen) == (3, 1)
 
 
 def test_a_task_is_surely_missing_when_look_after_look_finds_it_so():
