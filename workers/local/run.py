@@ -55,20 +55,6 @@ class LocalRun:
             timedelta(seconds=topology.config.shutdown_grace_secs) + _WORKER_GRACE
         )
 
-    def start(self) -> None:
-        """Start the driver first, because it takes longest, then the spout workers."""
-        self._start("driver", "driver", self._name)
-        for component, spec in self._topology.spouts.items():
-            for index in range(spec.parallelism):
-                self._start(
-                    spout_name(component, index),
-                    "spout",
-                    self._name,
-                    component,
-                    "--task-index",
-                    str(index),
-                )
-
     def spout(self, component: str, index: int) -> Child:
         """Return the process of a spout task."""
         return self._supervisor.child(spout_name(component, index))
@@ -107,26 +93,23 @@ class LocalRun:
                 look_at += _PROGRESS_S
                 progress.look(time.monotonic())
 
-    def stop(self) -> None:
-        """Send SIGTERM to all processes; messages in flight are finished or requeued."""
-        self._supervisor.stop()
-
     def __enter__(self) -> Self:
-        self.start()
+        """Start the driver first, because it takes longest, then the spout workers."""
+        self._start("driver", "driver")
+        for component, spec in self._topology.spouts.items():
+            for index in range(spec.parallelism):
+                name = spout_name(component, index)
+                self._start(name, "spout", component, "--task-index", str(index))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        """Send SIGTERM to all processes; messages in flight are finished or requeued."""
+        self._supervisor.stop()
 
-    def _start(self, child_name: str, command: str, *arguments: str) -> None:
+    def _start(self, child: str, command: str, *arguments: str) -> None:
         environment = {**self._settings.as_environment(), **python_path(Path.cwd())}
-        self._supervisor.start(
-            Child(
-                child_name,
-                [sys.executable, "-m", "tiercel", command, *arguments, "--child"],
-                environment,
-            )
-        )
+        argv = [sys.executable, "-m", "tiercel", command, self._name, *arguments, "--child"]
+        self._supervisor.start(Child(child, argv, environment))
 
 
 def spout_name(component: str, index: int) -> str:
