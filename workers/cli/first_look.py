@@ -7,7 +7,7 @@ import keyword
 import re
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from importlib.util import find_spec
@@ -70,13 +70,13 @@ def new(
     ],
 ) -> None:
     """Write a project: a topology that runs, its tests, and a compose file."""
-    names = write_project(folder)
+    module = write_project(folder)
     say(
         f"{folder} is there: a topology, its tests, and a compose file. Go on with\n"
         f"\n"
         f"    cd {folder}\n"
         f"    pytest\n"
-        f"    tiercel run {names.module}:topology"
+        f"    tiercel run {module}:topology"
     )
 
 
@@ -107,25 +107,26 @@ def demo(
     sys.exit(code)
 
 
-def write_project(folder: Path) -> ProjectNames:
-    """Write a project into a new or empty folder; return its names.
+def write_project(folder: Path) -> str:
+    """Write a project into a new or empty folder; return the name of its module.
 
     Raises UsageError if the folder is not empty, cannot be written, or has a name unfit for a
     project.
     """
-    names = names_for(folder.absolute().name)
-    texts = {_filled(path, names): _template(template) for path, template in _FILES.items()}
-    requirement = installed_from()
+    project = folder.absolute().name
+    module = module_for(project)
+    templates = files("tiercel.workers.cli") / "templates"
+    texts = {path: (templates / name).read_text("utf-8") for path, name in _FILES.items()}
+    words = {"@module@": module, "@project@": project, "@tiercel@": installed_from()}
     try:
         _refuse_what_is_there(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
-            filled = _filled(text, names).replace("@tiercel@", requirement)
-            (folder / path).write_text(filled, "utf-8")
-        (folder / _STACK).write_text(stack_for(names.project, names.module), "utf-8")
+            (folder / _filled(path, words)).write_text(_filled(text, words), "utf-8")
+        (folder / _STACK).write_text(stack_for(project, module), "utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
-    return names
+    return module
 
 
 def _refuse_what_is_there(folder: Path) -> None:
@@ -136,22 +137,10 @@ def _refuse_what_is_there(folder: Path) -> None:
         raise UsageError(f"{folder} is a file: name a folder that is new or empty")
 
 
-def _template(name: str) -> str:
-    return (files("tiercel.workers.cli") / "templates" / name).read_text("utf-8")
-
-
-def _filled(text: str, names: ProjectNames) -> str:
-    return text.replace("@module@", names.module).replace("@project@", names.project)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProjectNames:
-    """The names in the files of a project."""
-
-    # Name of the project and its topology: ``my-project``.
-    project: str
-    # Name of its module: ``my_project``.
-    module: str
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for name, word in words.items():
+        text = text.replace(name, word)
+    return text
 
 
 def installed_from() -> str:
@@ -171,20 +160,20 @@ def installed_from() -> str:
     return f"tiercel @ {url}"
 
 
-def names_for(folder: str) -> ProjectNames:
-    """Return the names of a project in this folder; raises UsageError."""
-    if not _PROJECT.fullmatch(folder):
+def module_for(project: str) -> str:
+    """Return a project's module, ``my_project`` for ``my-project``. Raises UsageError."""
+    if not _PROJECT.fullmatch(project):
         raise UsageError(
-            f"{folder!r:.60} cannot be the name of a project and its module: write small letters, "
+            f"{project!r:.60} cannot be the name of a project and its module: write small letters, "
             "digits and hyphens, such as my-project"
         )
-    module = folder.replace("-", "_")
+    module = project.replace("-", "_")
     if module in sys.stdlib_module_names or keyword.iskeyword(module) or _installed(module):
         raise UsageError(
             f"there is a module {module!r} already, which the project's own would hide: "
             "choose another name for the project"
         )
-    return ProjectNames(project=folder, module=module)
+    return module
 
 
 def _installed(module: str) -> bool:

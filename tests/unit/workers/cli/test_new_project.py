@@ -156,7 +156,7 @@ def test_its_stack_is_that_of_the_package_for_its_own_topology(project):
 def test_an_empty_folder_is_taken_and_a_dot_is_the_folder_around(tmp_path, monkeypatch):
     (tmp_path / "shop").mkdir()
     monkeypatch.chdir(tmp_path / "shop")
-    assert write_project(Path()).module == "shop"
+    assert write_project(Path()) == "shop"
     assert (tmp_path / "shop/shop.py").is_file()
 
 
