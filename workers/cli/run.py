@@ -154,13 +154,8 @@ def spout(  # noqa: PLR0913 - one parameter an option
     """Run one task of one spout, or of each; where all tasks have a worker, wait in reserve."""
     if task_index is not None and component is None:
         raise UsageError("--task-index belongs to one spout: name the spout too")
-    label = (
-        "spout"
-        if component is None
-        else component
-        if task_index is None
-        else f"{component}-{task_index}"
-    )
+    label = component or "spout"
+    label += "" if task_index is None else f"-{task_index}"
     settings = load_settings(label, amqp=amqp, redis=redis, log=log, log_level=log_level).required()
     loaded = load_topology(topology, settings.spout_tasks)
     if component is not None:
