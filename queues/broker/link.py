@@ -100,6 +100,8 @@ class Link:
         # Time of the first refusal in a row.
         self._refused_at = 0.0
         self._worked = self._proven = self._finishing = False
+        # The broker refused something over the last channel, such as its consumer.
+        self._refused_open = False
         # The broker takes no messages over this connection now.
         self.blocked = False
 
@@ -132,6 +134,7 @@ class Link:
         """Note that the channel did useful work: failures are counted from zero again."""
         self._attempts = self._refusals = 0
         self._proven = True
+        self._outage.ends(self)
 
     def restart(self, why: QueuesError) -> None:
         """Give up this connection and open a new one."""
@@ -283,8 +286,16 @@ class Link:
         channel.add_on_close_callback(self._channel_closed)
         self._opened_at = time.monotonic()
         self._worked = True
-        self._outage.ends(self)
+        if self._refused_open:
+            # A channel that opens proves nothing: the last one did too.
+            self.later(_STABLE_S, partial(self._still_open, channel))
+        else:
+            self._outage.ends(self)
         self._user.opened(channel)
+
+    def _still_open(self, channel: Any) -> None:
+        if channel.is_open:
+            self._outage.ends(self)
 
     def _channel_closed(self, _channel: Any, reason: BaseException) -> None:
         if not self._finishing:
@@ -300,6 +311,7 @@ class Link:
         if self._opened_at is not None and time.monotonic() - self._opened_at > _STABLE_S:
             self.healthy()
         self._refusals = self._refusals + 1 if isinstance(error, BrokerRefusedError) else 0
+        self._refused_open = self._refusals > 0 and self._opened_at is not None
         if self._refusals == 1:
             self._refused_at = time.monotonic()
         self._user.lost(error)

@@ -203,6 +203,43 @@ def test_a_queue_that_its_owner_redeclares_while_it_is_read_is_waited_for(
     assert missing.endswith("waits for RabbitMQ")
 
 
+def test_a_right_to_read_that_is_taken_away_is_one_outage_until_it_is_back(
+    rabbitmq, caplog, monkeypatch
+):
+    """Each new connection succeeds, and RabbitMQ refuses only its consumer."""
+    caplog.set_level("INFO", "tiercel")
+    monkeypatch.setattr(link, "_STABLE_S", 0.5)
+    server = rabbitmq()
+    queue = filled(server.url, b"a")
+    add_user(server, "worker", configure=".*")
+    parts = urlsplit(server.url)
+    with (
+        Proxy(f"amqp://worker:worker@{parts.hostname}:{parts.port}/") as wire,
+        Desk(wire.url, queue) as desk,
+    ):
+        desk.next()
+        opened_at = desk.consumer._link._opened_at
+        wait_until(lambda: time.monotonic() - opened_at > link._STABLE_S, 30, "it to be stable")
+        manage(server, "permissions/%2F/worker", configure=".*", write="", read="")
+        wire.cut()
+        wait_until(lambda: desk.consumer._link._refusals > 4, 60, "refusals")
+        manage(server, "permissions/%2F/worker", configure=".*", write="", read=".*")
+        assert desk.next().body == b"a"
+        wait_until(lambda: len(told(caplog, "broker_back")) > 1, 30, "the end to be logged")
+    lost = told(caplog, "broker_lost")
+    assert len(lost) == 2, "that the connection broke, then what is refused"
+    assert "grant the permission" in lost[1]
+    assert len(told(caplog, "broker_back")) == 2, "each has an end"
+
+
+def told(caplog, event):
+    return [
+        each.getMessage()
+        for each in caplog.records
+        if getattr(each, "event", "") == event and each.levelname != "DEBUG"
+    ]
+
+
 def test_a_queue_that_must_exist_and_does_not_ends_it(amqp_url):
     queue = unique()
     with Desk(amqp_url, queue, declare=False) as desk:
