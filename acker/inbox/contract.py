@@ -292,7 +292,7 @@ class StaleAttemptError(Exception):
 
 
 class StepOrderError(ValueError):
-    """The inbox cannot seal or finish a step in this order.
+    """The inbox cannot seal or finish a step in this order, or has lost a finished one.
 
     The inbox's server has lost its last writes, or the caller has broken the contract.
     """
@@ -325,7 +325,8 @@ class Inbox(Protocol):
         0. The server keeps the position of the last entry before this returns (see
         ``Opened.taken``). First finish a step that ``open`` found sealed, else its entries are
         returned too; entries that it leaves partly done are returned even after ``read``. Raises
-        StaleAttemptError.
+        StaleAttemptError, and StepOrderError if the server has lost a step that this attempt
+        finished, as one that comes back with older data: tuples of that step may be back.
         """
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
@@ -573,3 +574,8 @@ def unfinished(step: int) -> StepOrderError:
 def unsealed(step: int) -> StepOrderError:
     """Return the error for finishing a step that is not sealed."""
     return StepOrderError(f"cannot finish step {step}: it was never sealed")
+
+
+def lost() -> StepOrderError:
+    """Return the error for a finished step that the server has forgotten."""
+    return StepOrderError("Redis came back with older data")

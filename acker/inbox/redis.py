@@ -57,6 +57,7 @@ from tiercel.acker.inbox.contract import (
     encode,
     is_drawn,
     joined_figures,
+    lost,
     name_of,
     stale,
     superseded,
@@ -229,8 +230,7 @@ class RedisInboxes:
             task = home[1]
             doing_ms = int(doing_s[task] * 1000) if task in doing_s else -1
             own = (held or {}).get(task, NOTHING_HELD)
-            more = (own.retrying, text_of(own.windows))
-            args = (run, attempts[task], doing_ms, place, *more)
+            args = (run, attempts[task], doing_ms, place, own.retrying, text_of(own.windows))
             return box.call("beat", (box.meta,), args, int, "say that a process attends")
 
         replies = dict(zip(attempts, self._each(self._homes(attempts), beating), strict=True))
@@ -377,6 +377,7 @@ class RedisInbox:
         keys = (box.meta, box.progress, box.wake, box.snapshots)
         self.opened: Opened = box.call("open", keys, self._attempt, box.opened, "open").perform()
         self._after = "0-0"
+        self._finished = self.opened.step
         # True if there is a wake-up wherever there are entries that no ``take`` has returned.
         self._looked = False
         self._woken = threading.Event()
@@ -411,7 +412,7 @@ class RedisInbox:
             wakes.append(line.part.wake)
         # A stale attempt's finish does nothing, and its take raises.
         calls: list[RedisEffect[Any]] = [] if finishing is None else [self.finish(finishing)]
-        args = (*self._attempt, self._after, *most, *claims, tasks)
+        args = (*self._attempt, self._after, *most, *claims, tasks, self._finished)
         taking = box.call("take", keys, args, box.entries_in, "take from")
         if then is not None:
             taking = box.server.followed(taking, then)
@@ -443,8 +444,13 @@ class RedisInbox:
     def finish(self, step: int) -> RedisEffect[bool]:
         box = self._box
         keys = (box.meta, box.entries, box.progress, box.snapshots)
-        read = partial(_is_done, partial(unsealed, step))
+        read = partial(self._has_finished, step)
         return box.call("finish", keys, (*self._attempt, step), read, "finish a step of")
+
+    def _has_finished(self, step: int, reply: int) -> bool:
+        done = _is_done(partial(unsealed, step), reply)
+        self._finished = max(self._finished, step if done else 0)
+        return done
 
     def give_back(self, rests: Sequence[Rest]) -> Effect[bool]:
         box, line = self._box, self._line
@@ -517,7 +523,9 @@ class _Box:
         return reply
 
     def entries_in(self, reply: Any) -> list[Entry]:
-        """Read entries; raises StaleAttemptError."""
+        """Read entries; raises StaleAttemptError, StepOrderError."""
+        if reply == 2:
+            raise lost()
         return [_entry(position, *fields) for position, fields in self.found(reply)]
 
     def opened(self, reply: Any) -> Opened:

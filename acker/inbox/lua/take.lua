@@ -5,19 +5,19 @@
 -- KEYS   1 meta   2 entries   3 wake; with a line also   4 the line's wake
 --        5 meta, 6 entries, 7 progress of the tuples returned to the line   8, 9, 10 of the line
 -- ARGV   1 run   2 attempt   3 the position   4 most tuples   5 most bytes   6 claim up to
---        7 claim more, within the task's share   8 number of tasks that share the line
--- Reply  entries: position, {tuples, payload[, 'first', row]}; false if the attempt is stale
+--        7 claim more, within its share   8 tasks that share the line   9 its last finished step
+-- Reply  entries: position, {tuples, payload[, 'first', row]}; false if the attempt is stale; 2 if
+--        the server has lost that step: entries before the position may be back
 --
 -- Must never return an entry without keeping its position: it may crash the process.
 -- Must never claim tuples if it leaves an entry here: the next take would skip that entry.
-local function wake(key)
-  if redis.call('EXISTS', key) == 0 then redis.call('RPUSH', key, '') end
-end
-local run, attempt = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt'))
-if run ~= ARGV[1] or attempt ~= ARGV[2] then
+local function wake(key) if redis.call('EXISTS', key) == 0 then redis.call('RPUSH', key, '') end end
+local run, attempt, step = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step'))
+local stale = run ~= ARGV[1] or attempt ~= ARGV[2]
+if stale or tonumber(step) < tonumber(ARGV[9]) then
   -- Pass the wake-up on: it was meant for the inbox's current attempt, or for any task of the line.
   for at = 3, run and math.min(4, #KEYS) or 0 do wake(KEYS[at]) end
-  return false
+  return not stale and 2
 end
 redis.call('DEL', KEYS[3])
 local tuples, size, found, after, entry = tonumber(ARGV[4]), tonumber(ARGV[5]), {}, ARGV[3]

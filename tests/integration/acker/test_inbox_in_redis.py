@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.effects import Following, LocalEffect, perform_all
 from tiercel.acker.inbox.chunk import Appended
-from tiercel.acker.inbox.contract import Bounds, Claims, StaleAttemptError
+from tiercel.acker.inbox.contract import Bounds, Claims, StaleAttemptError, StepOrderError
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.scripts import RedisServer, RedisServers
@@ -102,6 +102,30 @@ def test_after_the_server_forgot_everything_every_call_of_the_old_run_is_stale(
     inboxes.adopt("next", [ONE, TWO])
     assert put(inboxes, 1, parcel(b"c"), run="next") == [Appended.DONE]
     assert payloads(take(opened(inboxes, run="next"))) == [b"c"]
+
+
+@pytest.mark.parametrize("wait", [NOW, SOON])
+def test_tuples_that_come_back_with_older_data_are_taken_again(inboxes_on, server, client, wait):
+    """The task has done all its tuples, and so has nothing to commit that would be refused."""
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    full = BOUNDS.tuples
+    put(inboxes, 1, parcel(*[b"a"] * full))
+    taken = take(inbox)
+    client.save()
+    assert commit(inbox, 1, taken)
+    assert take(inbox) == []
+    server.kill()
+    server.start()
+    assert put(inboxes, 2, parcel(b"b")) == [Appended.FULL]
+    with pytest.raises(StepOrderError, match="came back with older data"):
+        take(inbox, wait=wait)
+    again = opened(inboxes)
+    entries = take(again)
+    assert payloads(entries) == [b"a"] * full
+    assert commit(again, 1, entries)
+    assert put(inboxes, 2, parcel(b"b")) == [Appended.DONE]
+    assert payloads(take(again)) == [b"b"]
 
 
 def test_a_full_server_refuses_spouts_and_lets_everything_else_pass(inboxes_on, server, client):
