@@ -17,8 +17,9 @@ from typing import Literal
 
 log = logging.getLogger(__name__)
 
-# A nearly full server alternates between refusing and accepting, several times per second. Within
-# this time after a line, the same trouble is logged again only if it lasts.
+# A nearly full server alternates between refusing and accepting, several times per second; so does
+# one that refuses a single command. Within this time after a line, the same trouble is logged again
+# only if it lasts.
 _QUIET_S = 60.0
 _LASTING_S = 2.0
 _process = "this process"
@@ -61,7 +62,7 @@ class Outage:
                 self._began = now
                 self._told = self._told_refused = False
             self._waiting.add(waiter)
-            is_news = (refused and not self._told_refused) or (
+            is_news = (refused and not self._told_refused and not self._is_fresh(said, now)) or (
                 not self._told and self._is_news(said, now)
             )
             if is_news:
@@ -105,11 +106,11 @@ class Outage:
             self._waiting.discard(waiter)
 
     def _is_news(self, said: str, now: float) -> bool:
-        return (
-            self._reason(said) != self._told_reason
-            or now - self._told_at >= _QUIET_S
-            or now - self._began >= _LASTING_S
-        )
+        return not self._is_fresh(said, now) or now - self._began >= _LASTING_S
+
+    def _is_fresh(self, said: str, now: float) -> bool:
+        """Return True if the last line, a short time ago, had the same reason."""
+        return self._reason(said) == self._told_reason and now - self._told_at < _QUIET_S
 
     def _reason(self, said: str) -> str:
         """Return the error without the call that met it: "cannot …: Redis is full (…)"."""

@@ -101,3 +101,11 @@ def test_an_outage_that_turns_into_a_refusal_is_said_once_more(redis, said):
     redis.ends("second")
     redis.ends("first")
     assert events(said) == ["redis_away", "redis_away", "redis_back"]
+
+
+def test_a_server_that_refuses_one_command_is_said_once_per_minute(redis, clock, said):
+    for turn in range(250):
+        clock.now = turn / 4
+        redis.begins("spout", RefusedError("cannot append: Redis refuses (may not run XADD)"))
+        redis.ends("spout")  # another command is allowed
+    assert events(said) == ["redis_away", "redis_back"] * 2
