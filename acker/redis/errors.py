@@ -117,6 +117,10 @@ _BY_CLASS: dict[type, _Meaning] = {
 }
 _OF_PIPELINE = re.compile(r"Command # \d+ \(.*?\) of pipeline caused error: ", re.DOTALL)
 _DISCARDED = re.compile(r"discarded because of: -?([A-Z]+)\b")
+# Missing rights that Redis reports without a code. Before a login, it accepts only short commands:
+# it rejects a long one as unauthenticated. Versions 7.0 and 7.2 word a command or key that a script
+# may not use differently.
+_NO_RIGHT = re.compile(r"unauthenticated|user executing the script can't|ACL failure in script")
 _URL_CREDENTIALS = re.compile(r"://[^\s/@]*@")
 
 
@@ -208,9 +212,7 @@ def _meaning(error: Exception) -> _Meaning:
         return _BY_CODE[discarded[1]]
     if "cluster support disabled" in str(error):
         return _NO_CLUSTER
-    if "unauthenticated" in str(error):
-        # Before a login, Redis accepts only short commands: it rejects a long one with this error
-        # instead of NOAUTH.
+    if _NO_RIGHT.search(str(error)):
         return _LOGIN
     if "max number of clients" in str(error):
         return _away("raise its maxclients, or let fewer processes use it")

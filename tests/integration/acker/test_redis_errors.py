@@ -250,6 +250,16 @@ SENT = [
         "password in its URL",
     ),
     Expected("NOPERM User x has no permissions to run this", REFUSE, "what the user may do"),
+    Expected(
+        "ERR The user executing the script can't run this command or subcommand script: 7f41, on",
+        REFUSE,
+        "what the user may do",
+    ),
+    Expected(
+        "ERR ACL failure in script: User x has no permissions to run the 'xadd' command",
+        REFUSE,
+        "what the user may do",
+    ),
     Expected("DENIED Redis is running in protected mode", REFUSE, "password"),
     Expected("MOVED 3999 127.0.0.1:6381", REFUSE, r"redis\+cluster://"),
     Expected("ASK 3999 127.0.0.1:6381", REFUSE, r"redis\+cluster://"),
@@ -479,6 +489,21 @@ def test_without_the_right_every_store_refuses(redis):
     with closing(connect(server.url)) as client:
         client.execute_command("ACL", "SETUSER", "visitor", "on", ">pw", "~*", "+info", "+ping")
     check_all(f"redis://visitor:pw@{where}", Expected("NOPERM", REFUSE, "what the user may do"))
+
+
+def test_a_command_or_key_that_a_script_may_not_use_is_a_missing_right(redis):
+    server = redis()
+    _, _, where = server.url.rpartition("@")
+    with closing(connect(server.url)) as client:
+        client.execute_command("ACL", "SETUSER", "visitor", "on", ">pw", "~*", "+@all", "-hmget")
+        client.execute_command("ACL", "SETUSER", "stranger", "on", ">pw", "%R~*", "+@all")
+    for user in ("visitor", "stranger"):
+        ledger, of_ledger = STORES["ledger"](f"redis://{user}:pw@{where}")
+        with closing(ledger):
+            check(
+                some_of(of_ledger, "register"),
+                Expected("script|NOPERM", REFUSE, "what the user may do"),
+            )
 
 
 def test_a_key_of_another_kind_is_refused_with_what_to_do(redis_url):
