@@ -157,6 +157,7 @@ class Link:
         self._finishing = True
         connection = self._connection
         if connection is None or connection.is_closed:
+            self._outage.leaves(self)
             self._loop.stop()
         elif connection.is_open:
             connection.close()

@@ -11,6 +11,7 @@ from tests.support.broker import plain_channel, take_all, to_queues, unique, wai
 from tests.support.proxy import Proxy
 from tests.support.raw import ODD, Raw, properties
 from tests.support.waiting import wait_until
+from tiercel.queues import outage
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import (
@@ -230,4 +231,28 @@ def test_closing_while_the_connection_is_being_made_ends_quietly(amqp_url, caplo
         record
         for record in caplog.records
         if record.levelname == "ERROR" and not record.name.startswith("pika")
+    ]
+
+
+def test_the_outage_after_one_in_which_a_publisher_gave_up_is_two_lines(
+    amqp_url, queue, caplog, monkeypatch
+):
+    monkeypatch.setattr(outage, "_QUIET_S", 0.0)
+    caplog.set_level("INFO", "tiercel")
+    with Proxy(amqp_url) as wire:
+        with Publisher(wire.url, timedelta(seconds=1)) as publisher:
+            publisher.publish(queue, [b"1"])
+            wire.retarget("amqp://127.0.0.1:1/")
+            with pytest.raises(BrokerUnavailableError, match="gave up after 1 s"):
+                publisher.publish(queue, [b"2"])
+        wire.retarget(amqp_url)
+        with Publisher(wire.url) as publisher:
+            publisher.publish(queue, [b"3"])
+            caplog.clear()
+            wire.cut()
+            publisher.publish(queue, [b"4"])
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert [event for event in events if event.startswith("broker_")] == [
+        "broker_lost",
+        "broker_back",
     ]
