@@ -402,8 +402,8 @@ def _late(seen: Overview) -> Iterator[Finding]:
         yield Finding(
             kind=FindingKind.OVERDUE,
             reason=(
-                f"the oldest message has been in flight for {seconds(oldest_s)}, and times out "
-                f"after {seconds(limit_s)}"
+                f"the oldest message has been in flight for {seconds(oldest_s)}; it times out "
+                f"after {seconds(limit_s)}, unless a bolt that waits resets the timeout"
             ),
             age_s=oldest_s - limit_s,
         )

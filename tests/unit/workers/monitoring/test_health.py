@@ -204,7 +204,7 @@ def test_a_busy_bolt_is_the_only_bottleneck():
                 "present": {1: Presence(active=True, pending=1, oldest_s=45)},
                 "in_flight_limit_s": 30.0,
             },
-            "in flight for 45.0 s, and times out after 30.0 s",
+            "in flight for 45.0 s; it times out after 30.0 s, unless a bolt that waits resets",
         ),
     ],
 )
