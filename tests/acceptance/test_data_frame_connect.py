@@ -119,7 +119,12 @@ def server(tmp_path_factory):
 def test_the_program_of_a_client_ends_by_itself(amqp_url, server, tmp_path, end):
     queue = new_queue(amqp_url, unique(), b"one", b"two")
     program = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, server.url, amqp_url, queue, str(tmp_path), end],
+        [
+            sys.executable,
+            # PySpark's own, at times, when a session stops before its thread of listeners.
+            *("-W", "ignore:StreamingQueryListenerBus Handler thread:UserWarning"),
+            *("-c", _PROGRAM, server.url, amqp_url, queue, str(tmp_path), end),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
