@@ -410,14 +410,20 @@ def _late(seen: Overview) -> Iterator[Finding]:
     yield from _near_timeout(seen)
     for bolt in seen.bolts:
         task, call_s = max(bolt.calls, key=itemgetter(1), default=(0, 0.0))
-        usual_s = (bolt.execute_ms or 0.0) / 1e3
-        if call_s > max(_LONG_CALL_S, _LONGER * usual_s):
+        if call_s > max(_LONG_CALL_S, _usually_at_most_s(bolt, limit_s)):
             yield Finding(
                 kind=FindingKind.LONG_CALL,
                 reason=f"has been in one call for {seconds(call_s)} in task {task}",
                 component=bolt.name,
                 age_s=call_s,
             )
+
+
+def _usually_at_most_s(bolt: BoltRow, limit_s: float) -> float:
+    """Return how long calls of a bolt may take; ``limit_s`` is how long a message may."""
+    # While one call waits, others of its task begin and end: none of them fills the time.
+    usual_ms = max(bolt.execute_ms or 0.0, bolt.process_ms or 0.0)
+    return _LONGER * usual_ms / 1e3 if usual_ms else limit_s / 2
 
 
 def _near_timeout(seen: Overview) -> Iterator[Finding]:

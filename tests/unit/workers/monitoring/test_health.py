@@ -123,6 +123,24 @@ def test_a_long_call_is_told_if_it_is_longer_than_usual():
     assert kinds(health_of(running(inboxes=longer, counted=slow))) == ["long_call"]
 
 
+def test_a_call_among_many_that_wait_is_measured_by_how_long_the_others_took():
+    """They share the time of their task, so each has little of it."""
+    counts = {"split": {2: {"executed": 100, "execute_ns": 10**9}}}
+    call = {2: inbox(tuples=100, doing_s=19.0)}
+    hasty = Counted(counts=counts, seconds=600)
+    assert kinds(health_of(shared(call, tasks=(2,), at_once=100, counted=hasty))) == ["long_call"]
+    counts["split"][2] |= {"acked": 100, "process_ns": 2_000 * 10**9}
+    assert health_of(shared(call, tasks=(2,), at_once=100, counted=hasty)).grade is Grade.WELL
+
+
+def test_a_first_call_may_take_half_of_the_message_timeout():
+    first = Counted(counts={"split": {2: {"executed": 0}}}, seconds=600)
+    for doing_s, told in ((14.0, []), (16.0, ["long_call"])):
+        call = {2: inbox(tuples=1, doing_s=doing_s)}
+        found = running(inboxes=call, counted=first, in_flight_limit_s=30.0)
+        assert kinds(health_of(found)) == told
+
+
 def test_calls_that_wait_at_once_are_not_behind():
     calls = {2: inbox(tuples=100, oldest_s=20.0)}
     assert health_of(shared(calls, tasks=(2,), at_once=100)).grade is Grade.WELL
