@@ -22,9 +22,9 @@ help:
 	@echo 'Once set up, on two cores:'
 	@echo '  make demo         1 min    count real text on RabbitMQ, Redis and Spark, with faults; ARGS="--calm": without'
 	@echo '  make check        1 min    lint and types'
-	@echo '  make test        13 min    check, and what shows most faults soonest; ARGS="tests/unit -k ledger": only these'
-	@echo '  make test-all    60 min    make test and all that it leaves out; what CI runs'
-	@echo '  make test-rest   50 min    what make test leaves out'
+	@echo '  make test        11 min    check, and what shows most faults soonest; ARGS="tests/unit -k ledger": only these'
+	@echo '  make test-all    52 min    make test and all that it leaves out; what CI runs'
+	@echo '  make test-rest   41 min    what make test leaves out'
 	@echo '  make test-newest  5 min    the integration tests of what another version of a server can change, in containers; in test-rest too'
 	@echo '  make test-oldest 10 min    data frames on the oldest PySpark that has them'
 	@echo '  make test-matrix  2 h      integration tests and faults on all versions of the servers, in containers'
@@ -77,7 +77,7 @@ $(DOCS)/.complete: docs/constraints.txt
 		install --require-hashes -r docs/constraints.txt
 	@touch $@
 
-# Quick tests wait more than they work: four files at a time on two cores. Of the rest, whole topologies and faults, two; with
+# Quick tests wait more than they work: five files at a time on two cores. Of the rest, whole topologies and faults, two; with
 # three processes, the third takes the files that mostly wait.
 # Which tests are quick, which are the rest, and which of these run alone: tests/support/choice.py.
 PYTEST := $(BIN)/python -m pytest
@@ -85,7 +85,7 @@ BY_FILE := --dist=loadfile --no-loadscope-reorder
 
 test: check
 ifeq ($(ARGS),)
-	@$(PYTEST) -m quick --numprocesses=4 $(BY_FILE) --ignore=tests/faults
+	@$(PYTEST) -m quick --numprocesses=5 $(BY_FILE) --ignore=tests/faults
 	@$(PYTEST) -m quick --numprocesses=2 $(BY_FILE) tests/faults
 	@echo 'Passed: lint, types, unit, integration, semantics, and of whole topologies and faults one of each kind.'
 	@echo 'Left out: the other topologies and faults, a soak, long waits, and the newest servers. `make test-all` runs them.'
