@@ -10,9 +10,10 @@ QueuesError
 │   └── BrokerFailedError    RabbitMQ closed the connection because of an error of its own
 ├── BrokerRefusedError       RabbitMQ refused (login, vhost, permission, arguments):
                              a person must act
-│   ├── AccessRefusedError   a login, a vhost or a permission was refused
-│   ├── QueueMissingError    there is no such queue
-│   ├── ExchangeMissingError there is no such exchange
+│   ├── PassingRefusalError  another person may be changing it
+│   │   ├── AccessRefusedError    a login, a vhost or a permission was refused
+│   │   ├── QueueMissingError     there is no such queue
+│   │   └── ExchangeMissingError  there is no such exchange
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
 │   │   └── NackedError      the broker nacked it: try again
 │   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
@@ -54,23 +55,25 @@ class BrokerRefusedError(QueuesError):
     """RabbitMQ refused the call; repeating it does not help until an operator changes something."""
 
 
-class AccessRefusedError(BrokerRefusedError):
-    """RabbitMQ refused a login, a virtual host or a permission."""
+class PassingRefusalError(BrokerRefusedError):
+    """RabbitMQ refused what it may accept again soon: a password is being changed, a server that
+    checks logins is away, or the owner of a queue declares it anew.
+    """
 
     # An outage with this error is logged even if the server was away before.
     refused = True
 
 
-class QueueMissingError(BrokerRefusedError):
+class AccessRefusedError(PassingRefusalError):
+    """RabbitMQ refused a login, a virtual host or a permission."""
+
+
+class QueueMissingError(PassingRefusalError):
     """There is no queue of this name."""
 
-    refused = True
 
-
-class ExchangeMissingError(BrokerRefusedError):
+class ExchangeMissingError(PassingRefusalError):
     """There is no exchange of this name."""
-
-    refused = True
 
 
 class PublishRefusedError(BrokerRefusedError):

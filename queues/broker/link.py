@@ -15,11 +15,9 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import backoff_s, translate
 from tiercel.queues.broker.frames import Connection
 from tiercel.queues.errors import (
-    AccessRefusedError,
     BrokerRefusedError,
     BrokerUnavailableError,
-    ExchangeMissingError,
-    QueueMissingError,
+    PassingRefusalError,
     QueuesError,
 )
 from tiercel.queues.outage import Outage
@@ -32,10 +30,8 @@ _STABLE_S = 5.0
 # A broker that is starting may refuse calls that it accepted before. After this many refusals in a
 # row we believe it.
 _REFUSALS = 5
-# Refusals that may pass by themselves once everything has worked, within this time: a password is
-# being changed, a server that checks logins is away, or the owner of a queue declares it anew. For
+# Time within which a ``PassingRefusalError`` may pass by itself once everything has worked. For
 # logins as for Redis (acker/redis/errors.py).
-_MAY_PASS = (AccessRefusedError, ExchangeMissingError, QueueMissingError)
 _PATIENCE_S = 600.0
 
 
@@ -332,6 +328,6 @@ class Link:
         """Return True if this refusal may pass."""
         if not self._worked:
             return False
-        if self._proven and isinstance(error, _MAY_PASS):
+        if self._proven and isinstance(error, PassingRefusalError):
             return time.monotonic() - self._refused_at < _PATIENCE_S
         return self._refusals < _REFUSALS
