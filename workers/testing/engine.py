@@ -10,7 +10,7 @@ its chunks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -286,17 +286,19 @@ class _WithCopy:
 
 
 Append = Callable[[str, Sender, int, Sequence[Parcel]], list[Effect[Appended]]]
+Fence = Callable[[str, Sender, Sequence[int]], None]
 
 
 class Copier:
     """Has inboxes append copies of direct streams' chunks for the capturing bolt."""
 
-    def __init__(self, append: Append, topology: Topology, *, bounded: bool) -> None:
-        """``append`` is the call of the inboxes themselves.
+    def __init__(self, append: Append, fence: Fence, topology: Topology, *, bounded: bool) -> None:
+        """``append`` and ``fence`` are the calls of the inboxes themselves.
 
         ``bounded`` is False for a thread that cannot wait for room because it makes the room.
         """
         self._append = append
+        self._fence = fence
         self._topology = topology
         self._bounded = bounded
         self._capture = topology.task_ids(CAPTURE)[0]
@@ -315,12 +317,12 @@ class Copier:
             for parcel, effect in zip(parcels, effects, strict=True)
         ]
 
-    def fences(self, sender: Sender, targets: Sequence[int]) -> Iterator[tuple[Sender, list[int]]]:
-        """Yield the senders to fence off, and from which inboxes."""
-        yield sender, [*targets, self._capture]
+    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
+        """Fence the sender off, and the senders of its copies."""
+        self._fence(run, sender, [*targets, self._capture])
         if self._topology.spec(self._topology.component_of(sender.task)).direct:
             for target in targets:
-                yield _copier(sender, target), [self._capture]
+                self._fence(run, _copier(sender, target), [self._capture])
 
     def _copying(self, run: str, sender: Sender, number: int, copied: Parcel) -> Effect[Appended]:
         parcel = replace(copied, target=self._capture)
@@ -350,3 +352,17 @@ class Copier:
         untracked = Lineage(offsets=np.zeros(count + 1, np.int32), roots=none, edges=none)
         route = replace(route, target_task=self._capture)
         return [(encode(Chunk(route=route, values=chunk.values, lineage=untracked)), count)]
+
+
+class CopyingInboxes:
+    """Goes before ``Inboxes`` among the bases of a class, which sets the copier."""
+
+    copier: Copier
+
+    def append(
+        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
+    ) -> list[Effect[Appended]]:
+        return self.copier.append(run, sender, number, parcels)
+
+    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
+        self.copier.fence(run, sender, targets)

@@ -17,9 +17,6 @@ from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
-from tiercel.acker.effects import Effect
-from tiercel.acker.inbox.chunk import Appended, Parcel
-from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.limits import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
@@ -44,7 +41,7 @@ from tiercel.spark_jobs.topology.graph import (
     ledger_spec_of,
 )
 from tiercel.spark_jobs.tracing.process import of_this_process
-from tiercel.workers.testing.engine import Copier, LocalClusterError, SimulatedClock
+from tiercel.workers.testing.engine import Copier, CopyingInboxes, LocalClusterError, SimulatedClock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -170,19 +167,11 @@ class MemoryEngine:
             self._attempts.pop().close()
 
 
-class _CopyingMemoryInboxes(MemoryInboxes):
+class _CopyingMemoryInboxes(CopyingInboxes, MemoryInboxes):
     def __init__(self, topology: Topology, clock: SimulatedClock) -> None:
         super().__init__(clock=clock)
-        self._copier = Copier(super().append, topology, bounded=False)
-
-    def append(
-        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
-    ) -> list[Effect[Appended]]:
-        return self._copier.append(run, sender, number, parcels)
-
-    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
-        for one, inboxes in self._copier.fences(sender, targets):
-            super().fence(run, one, inboxes)
+        own = partial(MemoryInboxes.append, self), partial(MemoryInboxes.fence, self)
+        self.copier = Copier(*own, topology, bounded=False)
 
 
 class SimulatedLoop:

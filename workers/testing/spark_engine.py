@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from itertools import accumulate
@@ -21,9 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tiercel.acker.effects import Effect
-from tiercel.acker.inbox.chunk import Appended, Parcel
-from tiercel.acker.inbox.contract import Inboxes, Sender, StaleAttemptError
+from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import RedisInboxes
 from tiercel.acker.layout import topology_prefix
 from tiercel.acker.ledger import LedgerSpec
@@ -51,7 +49,7 @@ from tiercel.spark_jobs.topology.graph import (
     ledger_spec_of,
     spread,
 )
-from tiercel.workers.testing.engine import CAPTURE, Copier, LocalClusterError
+from tiercel.workers.testing.engine import CAPTURE, Copier, CopyingInboxes, LocalClusterError
 
 _CORES = 2
 _LOOK_S = 0.005
@@ -208,19 +206,11 @@ def _end(spark: SparkUnit) -> None:
     spark.stop()
 
 
-class _CopyingRedisInboxes(RedisInboxes):
+class _CopyingRedisInboxes(CopyingInboxes, RedisInboxes):
     def __init__(self, spec: LedgerSpec, topology: Topology, *, bounded: bool) -> None:
         super().__init__(RedisServers(spec.urls), spec.topology)
-        self._copier = Copier(super().append, topology, bounded=bounded)
-
-    def append(
-        self, run: str, sender: Sender, number: int, parcels: Sequence[Parcel]
-    ) -> list[Effect[Appended]]:
-        return self._copier.append(run, sender, number, parcels)
-
-    def fence(self, run: str, sender: Sender, targets: Sequence[int]) -> None:
-        for one, inboxes in self._copier.fences(sender, targets):
-            super().fence(run, one, inboxes)
+        own = partial(RedisInboxes.append, self), partial(RedisInboxes.fence, self)
+        self.copier = Copier(*own, topology, bounded=bounded)
 
 
 @dataclass(frozen=True, kw_only=True)
