@@ -261,6 +261,11 @@ def threads_of(spec: BoltSpec) -> int:
     return threads
 
 
+def is_sink(bolt: AnyBolt) -> bool:
+    """Return True for a built-in sink: its settings are arguments, and it is quick."""
+    return hasattr(bolt, "needed_fields")
+
+
 def is_only_shuffled(spec: BoltSpec) -> bool:
     """Return True if all streams are shuffled to the bolt."""
     return all(isinstance(one.grouping, Shuffle) for one in spec.subscriptions)

@@ -26,6 +26,7 @@ from tiercel.spark_jobs.topology.bolt_settings import (
     check_concurrency,
     check_limit,
     check_ordering,
+    is_sink,
     kind_name,
     stream_of,
 )
@@ -45,7 +46,7 @@ _ARGUMENTS = {
     "flush": ("collector",),
     "cleanup": (),
 }
-# Those of a spout. ``fail`` may omit the reason.
+# The same for a spout. ``fail`` may omit the reason.
 _SPOUT_ARGUMENTS = {
     "open": ("config", "context"),
     "next_tuple": ("collector",),
@@ -317,7 +318,7 @@ def check_places(id_: str, spec: BoltSpec) -> None:
             )
     for name in _IN_CLASS:
         if name in spec.overrides and hasattr(bolt, name):
-            place = f"{'as an argument of' if _is_sink(bolt) else 'in class'} {own.__name__}"
+            place = f"{'as an argument of' if is_sink(bolt) else 'in class'} {own.__name__}"
             raise TopologyError(
                 f"config of {id_!r}: {name} has no effect here: write {name} = "
                 f"{spec.overrides[name]!r:.60} {place}"
@@ -335,11 +336,6 @@ def check_needed_fields(topology: Topology, id_: str, spec: BoltSpec) -> None:
                 f"bolt {id_!r} uses field {missing!r}, which is not on {stream_of(subscription)}; "
                 f"its fields are {', '.join(known)}{did_you_mean(missing, known)}"
             )
-
-
-def _is_sink(bolt: AnyBolt) -> bool:
-    """Return True for a built-in sink, whose settings are arguments."""
-    return hasattr(bolt, "needed_fields")
 
 
 def check_retry(id_: str, spec: BoltSpec) -> None:
@@ -378,7 +374,7 @@ def check_once(topology: Topology, id_: str, spec: BoltSpec) -> None:
         raise TopologyError(
             f"bolt {id_!r} has once set, and no message has an identity: set one in the spout "
             f'{spouts[0]!r}, such as QueueSpout(…, identity="message_id")'
-            + (f", or write {type(bolt).__name__}(…, once=False)" if _is_sink(bolt) else "")
+            + (f", or write {type(bolt).__name__}(…, once=False)" if is_sink(bolt) else "")
         )
 
 
@@ -422,7 +418,7 @@ def check_spout_methods(id_: str, spout: Spout) -> None:
         if what := lazy_kind(method):
             raise TopologyError(
                 f"spout {id_!r}: {name} is {what} and would never run: write a plain method, and "
-                "let a thread of the spout run what has to wait"
+                "let a thread of the spout do the waiting"
             )
         if name in _SPOUT_ARGUMENTS:
             short = name == "fail" and not takes_reason(spout)

@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 from tiercel.acker.ids import is_extra, task_of
 from tiercel.acker.inbox.contract import InboxFigures
-from tiercel.spark_jobs.bolts.database_sink import DatabaseSink
-from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.topology.bolt_settings import (
     at_once_of,
     concurrency_of,
     is_only_shuffled,
+    is_sink,
     ordered_by_of,
     rates_of,
 )
@@ -87,12 +86,12 @@ class Shape:
 
 def _begin_at_once(topology: Topology) -> int:
     """Return how many spout tuples begin at once if each passes the code of one bolt, of which free
-    tasks take the next one; otherwise 0. Sinks of tiercel are quick.
+    tasks take the next one, and else at most sinks; otherwise 0.
     """
     rates = rates_of(topology)
     places = []
     for bolt, spec in topology.bolts.items():
-        if isinstance(spec.bolt, QueueSink | DatabaseSink):
+        if is_sink(spec.bolt):
             continue
         is_first = all(one.component in topology.spouts for one in spec.subscriptions)
         if not is_first or not is_only_shuffled(spec) or ordered_by_of(spec) or bolt in rates:
