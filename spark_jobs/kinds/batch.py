@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, cast
 
 from tiercel.acker.inbox.chunk import Chunk
@@ -83,15 +83,13 @@ class BatchRecord(Record):
         super().receive(chunks, seeds, held)
         self._chunks = chunks
 
-    @cached_property
-    def originals(self) -> Originals:
-        """The values of its tuples as they came."""
-        return Originals(self._chunks)
+    def restore(self, tuples: Iterable[Tuple]) -> None:
+        """Undo what a call has changed in these tuples."""
+        Originals(self._chunks).restore(tuples)
 
     def let_go(self) -> None:
         super().let_go()
         self._chunks = ()
-        self.__dict__.pop("originals", None)
 
 
 class _Calls:
@@ -135,7 +133,7 @@ class _Calls:
         except BaseException:
             collector.undo()
             self._said = collector.failed
-            record.originals.restore(batch.tuples)
+            record.restore(batch.tuples)
             raise
         collector.commit(time.perf_counter_ns() - began)
 

@@ -118,9 +118,8 @@ class Calls:
         if known is None or known.call is not call or known.waits != waits:
             attempt = self._attempt
             known = self._watched = WatchedCall(
-                call, attempt.task, self.copy.component, self._outputs, attempt.doing
+                call, attempt.task, self.copy.component, self._outputs, attempt.doing, waits=waits
             )
-            known.waits = waits
         return known
 
     def takes(self, wait_s: float) -> StepInput | None:
@@ -512,13 +511,19 @@ class CallingCopy(WorkingCopy):
 class WatchedCall:
     """``WatchedStep`` of one call."""
 
-    waits = False
-
-    def __init__(
-        self, call: Call, task: int, component: str, outputs: Outputs, step: WatchedStep | None
+    def __init__(  # noqa: PLR0913 - all that the watchdog asks about a call
+        self,
+        call: Call,
+        task: int,
+        component: str,
+        outputs: Outputs,
+        step: WatchedStep | None,
+        *,
+        waits: bool,
     ) -> None:
         """``step`` contains the tuple if the call does not know its lineage."""
         self.call = call
+        self.waits = waits
         self.task = task
         self.record = Record(component, outputs)
         self.record.doing = call.tup

@@ -235,7 +235,11 @@ class Steering:
         began: Holder | None = None
         while time.monotonic() < deadline and not self._stopped.wait(_LOOK_S):
             if began is not None and not self._stands(change):
-                break
+                self._say(
+                    f"{self._name} has begun a new run{_found(began, change)}: another order to "
+                    "rebalance came after this one"
+                )
+                return False
             holder = self._lease.holder()
             if holder is None or not holder.run or holder.run == before.run:
                 continue
@@ -245,13 +249,7 @@ class Steering:
             ):
                 self._say(f"{self._name} has begun a new run{_found(began, change)}")
                 return True
-        if began is not None and not self._stands(change):
-            self._say(
-                f"{self._name} has begun a new run{_found(began, change)}: another order to "
-                "rebalance came after this one"
-            )
-        else:
-            self._say(f"{self._name} has {_NOT_WANTED if began else _NOT_BEGUN}")
+        self._say(f"{self._name} has {_NOT_WANTED if began else _NOT_BEGUN}")
         return False
 
     def _stands(self, change: Change) -> bool:
