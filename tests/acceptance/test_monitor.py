@@ -168,13 +168,14 @@ def test_it_shows_what_the_counters_say_and_does_what_it_is_told(
         expect(page.get_by_test_id("depths")).to_contain_text("pending trees")
         expect(page.get_by_test_id("latency")).to_contain_text("p99")
 
-        def faults():
-            found = [row for row in rows(page, "Errors") if row["component"] == "split"]
-            return [row["times"] for row in found if "<b>cannot split poison</b>" in row["reason"]]
+        def fault():
+            [found] = [row for row in rows(page, "Errors") if row["component"] == "split"]
+            return found
 
-        # Each failure once, although its spout reports it too. A process reports the kinds of its
-        # errors after the errors.
-        wait_until(lambda: faults() == ["2"], 30, "the page to count the errors of a kind")
+        assert "<b>cannot split poison</b>" in fault()["reason"]
+        # A process reports the kinds of its errors after the errors.
+        wait_until(lambda: fault()["times"] != "2 kept", 30, "the errors of a kind to be counted")
+        assert number(fault()["times"]) == 2, "each failure once, although its spout reports it too"
         assert {row["host"] for row in rows(page, "Processes")} == {socket.gethostname()}
         [code] = {row["code"] for row in rows(page, "Processes")}
         assert re.fullmatch("[0-9a-f]{8}", code), "driver, spout and bolts run the same code"

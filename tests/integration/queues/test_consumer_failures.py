@@ -146,9 +146,8 @@ def test_a_refused_login_ends_it_with_one_line_and_no_password(amqp_url):
 
 
 @contextmanager
-def refused_while_it_works(server, monkeypatch):
-    """Yield a desk that had a message before the broker began to refuse its login."""
-    monkeypatch.setattr(link, "_STABLE_S", 0)
+def worker_at(server):
+    """Yield the wire and the desk of a user named worker that has had a message."""
     queue = filled(server.url, b"a")
     add_user(server, "worker", configure=".*")
     parts = urlsplit(server.url)
@@ -157,6 +156,14 @@ def refused_while_it_works(server, monkeypatch):
         Desk(wire.url, queue) as desk,
     ):
         desk.next()
+        yield wire, desk
+
+
+@contextmanager
+def refused_while_it_works(server, monkeypatch):
+    """Yield a desk that had a message before the broker began to refuse its login."""
+    monkeypatch.setattr(link, "_STABLE_S", 0)
+    with worker_at(server) as (wire, desk):
         manage(server, "users/worker", password="another", tags="")
         wire.cut()
         yield desk
@@ -210,14 +217,7 @@ def test_a_right_to_read_that_is_taken_away_is_one_outage_until_it_is_back(
     caplog.set_level("INFO", "tiercel")
     monkeypatch.setattr(link, "_STABLE_S", 0.5)
     server = rabbitmq()
-    queue = filled(server.url, b"a")
-    add_user(server, "worker", configure=".*")
-    parts = urlsplit(server.url)
-    with (
-        Proxy(f"amqp://worker:worker@{parts.hostname}:{parts.port}/") as wire,
-        Desk(wire.url, queue) as desk,
-    ):
-        desk.next()
+    with worker_at(server) as (wire, desk):
         opened_at = desk.consumer._link._opened_at
         wait_until(lambda: time.monotonic() - opened_at > link._STABLE_S, 30, "it to be stable")
         manage(server, "permissions/%2F/worker", configure=".*", write="", read="")
