@@ -458,8 +458,8 @@ class Inboxes(Protocol):
         """Report that the process is alive and runs these tasks, {task: attempt}.
 
         ``doing_s`` has the seconds that tasks have spent in their current call of the bolt, the
-        oldest of concurrent calls;
-        ``place`` tells monitors where the process runs, and ``held`` what tasks hold.
+        oldest of concurrent calls; ``place`` tells monitors where the process runs, and ``held``
+        what tasks hold.
         """
 
     # -- senders ---------------------------------------------------------------------------------

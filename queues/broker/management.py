@@ -77,7 +77,7 @@ def managed(management_url: str, address: Address, name: str) -> dict[str, Any]:
     def rate(*names: str) -> float:
         return float(sum((stats.get(f"{name}_details") or {}).get("rate") or 0 for name in names))
 
-    # The answer leaves out counts of which nothing happened yet.
+    # The answer leaves out the counts of events that have not happened yet.
     return {
         "unacked": found.get("messages_unacknowledged") or 0,
         "delayed": (found.get("messages_delayed") or 0)

@@ -173,8 +173,7 @@ class BatchBolt(_Prepared):
     called again with each half, and so on, until the bad tuples stand alone; only these fail. Split
     only work that may be repeated: the emissions of a call that raised are dropped, and so are its
     changes to values of the tuples, but its writes to other systems stay unless a transaction rolls
-    them back. A call that emits more than
-    ``max_output_bytes`` is always split.
+    them back. A call that emits more than ``max_output_bytes`` is always split.
     """
 
     size: int = 500

@@ -254,7 +254,7 @@ class Watermark:
         if max(self.highest.values(), default=NEVER) == NEVER or self._stands_until is None:
             return None
         left = sorted((seen, self.highest[source]) for source, seen in self._seen.items())
-        # When the last of those that are behind is idle, it reaches the end.
+        # The watermark reaches the end when the last source that is behind becomes idle.
         while left and left[-1][1] - self._lag >= end:
             left.pop()
         if not left:
