@@ -179,12 +179,17 @@ class RunWatch:
 
     def _drain(self, run: Run, tasks: LongTasks) -> None:
         """Stop spout workers from sending, and wait for tuples in flight, so that they are not
-        executed again.
+        executed again; not for tuples of paused bolts, which no task may execute.
         """
         self._keeper.attend_none()
         deadline = time.monotonic() + _DRAIN_S
         quiet = 0
-        further = tasks.further
+        topology, paused = run.topology, self._pauses.since_ms
+        working = [
+            each
+            for each in (*inboxes_of(topology), *(task for host in tasks.further for task in host))
+            if topology.component_of(each) not in paused
+        ]
         while (
             quiet < _QUIET_LOOKS
             and tasks.active
@@ -195,9 +200,7 @@ class RunWatch:
                 return
             self._context.heartbeat.beat()
             with suppress(RedisUnavailableError):
-                figures = self._context.inboxes.figures(
-                    [*inboxes_of(run.topology), *(task for host in further for task in host)]
-                )
+                figures = self._context.inboxes.figures(working)
                 quiet = 0 if any(one.tuples for one in figures.values()) else quiet + 1
 
     def _is_rebalanced(self, obeyed: Rebalance) -> bool:

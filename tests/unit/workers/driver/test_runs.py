@@ -700,6 +700,17 @@ def test_what_takes_too_long_is_released_when_a_topology_is_rebalanced(world, dr
     assert world.inboxes.figures([BOLT])[BOLT].tuples == 0
 
 
+def test_a_rebalance_does_not_wait_for_the_tuples_of_a_paused_bolt(world, drive, monkeypatch):
+    monkeypatch.setattr(run_watch, "_DRAIN_S", 60.0)
+    drive()
+    run = running(world)
+    world.control.pause("bolt")
+    assert sends(world, run)
+    world.control.rebalance({})
+    running(world, after=run)
+    assert world.inboxes.figures([BOLT])[BOLT].tuples == 0
+
+
 def test_a_killed_topology_ends_the_driver_that_runs_and_those_in_reserve(world, drive, caplog):
     caplog.set_level("INFO")
     first = drive()
