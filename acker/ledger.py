@@ -206,7 +206,7 @@ class Ledger(Protocol):
         collide with another pending entry; they were not registered. The caller draws others, and
         must not ``forget`` them, because they belong to another spout. An ack-val of 0 (a tuple
         without receivers) completes at once, and only once however often this call is repeated.
-        Raises ValueError for an unknown owner.
+        One thread makes all calls of an owner. Raises ValueError for an unknown owner.
         """
 
     def registering(

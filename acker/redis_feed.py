@@ -29,6 +29,15 @@ class Noted:
 
     # Calls of ``register``.
     calls: int = 0
+    # True if the server has lost some of them, and has counted further calls since.
+    lost: bool = False
+
+    def count(self, calls: int) -> None:
+        """Note the server's count after a call, which is above the one before unless it lost
+        memory.
+        """
+        self.lost |= calls <= self.calls
+        self.calls = calls
 
 
 @dataclass(kw_only=True, slots=True)
@@ -80,12 +89,12 @@ class FeedServer:
     def read(self, wait_s: float) -> Outcomes:
         """Return the outcomes that are there after at most ``wait_s`` seconds."""
         # Before the server is asked: a call of ``register`` may be confirmed meanwhile.
-        calls = [shard.noted.calls for shard in self.shards]
+        before = [(shard.noted.calls, shard.noted.lost) for shard in self.shards]
         streams, found = self._fetch(wait_s)
         lost = [
             shard
-            for shard, known, seen in zip(self.shards, calls, found, strict=True)
-            if seen.mark != shard.value or seen.calls < known
+            for shard, (calls, is_lost), seen in zip(self.shards, before, found, strict=True)
+            if is_lost or seen.mark != shard.value or seen.calls < calls
         ]
         free = [
             shard
@@ -96,15 +105,16 @@ class FeedServer:
         # The loss is reported only once the new mark is known: after an error here the next read
         # reports it.
         self._adopt_marks(lost, _READ)
-        for shard, seen in zip(self.shards, found, strict=True):
-            if shard in lost:
-                # The new stream may have ids below the old position, so the next read begins at its
-                # start. The entries of this read are above the old position; continuing after them
-                # would skip entries below it.
-                shard.position = _START
-                shard.trimmed = True
-                shard.noted.calls = seen.calls
-                streams.pop(shard.feed.encode(), None)
+        for shard in lost:
+            # The new stream may have ids below the old position, so the next read begins at its
+            # start. The entries of this read are above the old position; continuing after them
+            # would skip entries below it.
+            shard.position = _START
+            shard.trimmed = True
+            # Not the server's count: the reply to a call that it has may still be on its way.
+            shard.noted.calls = 0
+            shard.noted.lost = False
+            streams.pop(shard.feed.encode(), None)
         entries: list[Sequence[bytes]] = []
         for shard, seen in zip(self.shards, found, strict=True):
             if new := streams.get(shard.feed.encode()):

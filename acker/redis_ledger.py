@@ -252,7 +252,7 @@ class ShardScripts:
 
         def read(reply: Any) -> list[int]:
             _, count, collided = reply if reply[0] is None else (None, reply[0], b"")
-            self.noted(owner).calls = max(self.noted(owner).calls, count)
+            self.noted(owner).count(count)
             return unpack_roots(collided)
 
         return self._call(self._register, keys, args, read, "register roots")

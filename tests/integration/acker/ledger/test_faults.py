@@ -255,6 +255,25 @@ def test_a_server_that_comes_back_with_an_old_snapshot_has_lost_what_came_after_
         feed.close()
 
 
+def test_a_loss_is_noticed_although_as_many_roots_are_registered_before_the_next_read(
+    mortal, server
+):
+    feeds = [mortal.feed(owner) for owner in (1, 2)]
+    with connect(server.url) as client:
+        client.save()
+    mortal.register(1, [ROOT], [A])
+    assert not any(feed.read(NOW) for feed in feeds)
+    server.kill()
+    server.start()
+    mortal.register(1, [OTHER], [A])
+    mortal.register(1, [7], [A])
+    assert [feed.read(NOW).ledger_lost for feed in feeds] == [True, True]
+    mortal.register(1, [OTHER], [A])
+    assert not any(feed.read(NOW) for feed in feeds * 2)
+    for feed in feeds:
+        feed.close()
+
+
 def test_a_server_that_comes_back_with_a_snapshot_of_everything_has_lost_nothing(mortal, server):
     feed = mortal.feed(1)
     mortal.register(1, [ROOT], [A])
