@@ -4,9 +4,12 @@ state.
 
 from __future__ import annotations
 
+import re
 import secrets
 import struct
 import threading
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -29,6 +32,7 @@ from tiercel.spark_jobs.state.store import Writes
 DAY = 86_400
 TASKS = 3
 NAMES = [f"tuple-{n}" for n in range(40)]
+DOCS = Path(__file__).parents[4] / "docs"
 
 
 def applying(*names, **entries):
@@ -190,6 +194,44 @@ def test_marks_bind_the_number_of_shards(redis_url, make_spec):
     with pytest.raises(StateLayoutError):
         begin(with_two, "count", 0, 1)
     with_two.close()
+
+
+def delete_as(page, redis_url, names):
+    """Delete the keys that the commands of a page delete, with these names in place of its own."""
+    commands = re.findall(r"    redis-cli (--scan --pattern|hdel) '(.*?)'(.*)", page.read_text())
+    with connect(redis_url) as client:
+        for kind, pattern, fields in commands:
+            for theirs, ours in names.items():
+                pattern = pattern.replace(theirs, ours)  # noqa: PLW2901
+            if kind == "hdel":
+                client.hdel(pattern, *fields.split())
+            elif keys := list(client.scan_iter(pattern)):
+                client.unlink(*keys)
+
+
+def test_nothing_is_left_of_a_state_that_is_deleted_as_documented(make_spec, redis_url):
+    spec = make_spec()
+    store = RedisStateStore(spec, 1)
+    commit_turn(begin(store, "count", 0, 1), applying("a", x=1), "d")
+    begin(store, "counts", 0, 1)
+    delete_as(DOCS / "state.md", redis_url, {"word-count": spec.topology})
+    with connect(redis_url) as client:
+        left = list(client.scan_iter(f"*{spec.topology}*"))
+    assert len(left) == 2, "of another bolt"
+    check_layout(replace(spec, shards=2), ["count"])
+    store.close()
+
+
+def test_remembered_keys_that_are_deleted_as_documented_are_not_counted(make_spec, redis_url):
+    store = RedisStateStore(spec := make_spec(), 1)
+    commit_turn(begin(store, "count", 0, 1), applying("a", "b", x=1), "d")
+    delete_as(DOCS / "exactly-once.md", redis_url, {"orders": spec.topology, "book": "count"})
+    assert not marks_in(store)
+    assert recalled(store, "a", "b", step=2) == {}
+    commit_turn(begin(store, "count", 0, 3), applying("b", x=1), "d")
+    assert marks_in(store) == 1
+    assert now(store) == {"x": 2}
+    store.close()
 
 
 def marks_in(store):
