@@ -30,4 +30,6 @@ for i = 5, 4 + kept do
 end
 redis.call('LTRIM', KEYS[1], 0, ARGV[3] - 1)
 redis.call('HSET', KEYS[2], ARGV[4], string.format('%.0f %d', began, count + kept))
+-- All windows are over then. Without this, windows of extra tasks that are gone would pile up.
+redis.call('PEXPIRE', KEYS[2], ARGV[2])
 return kept

@@ -240,6 +240,14 @@ def test_after_ten_seconds_a_task_may_report_again_in_redis(redis_url):
     metrics.close()
 
 
+def test_the_windows_of_errors_expire_with_the_last_one(redis_url):
+    metrics = RedisMetrics(redis_url, f"metrics-{uuid.uuid4().hex}")
+    for extra in range(1, 4):
+        metrics.report([error(task=extra * 1_000_000 + 3)])
+        assert 9_000 < metrics._client.pttl(metrics._windows_key) <= 10_000
+    metrics.close()
+
+
 def test_the_counts_of_tasks_that_are_over_stay_with_their_component(metrics):
     for number in range(1, 300):
         extra = number * 1_000_000 + 3
