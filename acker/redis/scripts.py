@@ -54,6 +54,8 @@ class RedisEffect(Generic[T]):
     text: str | None = None
     # Prepares the call to make instead if the server is out of memory and refuses this one.
     when_full: Callable[[], RedisEffect[T]] | None = None
+    # True if it has megabytes: joined with others it would hold up the server for long.
+    large: bool = False
 
     def perform(self) -> T:
         """Make the call alone.
@@ -285,11 +287,11 @@ def _bounded(effects: Sequence[RedisEffect[Any]]) -> list[list[RedisEffect[Any]]
     """Group effects into scripts of a bounded size: a larger one would block other clients."""
     groups: list[list[RedisEffect[Any]]] = [[]]
     words = 0
+    alone = False
     for effect in effects:
         words += len(effect.command)
-        if groups[-1] and (
-            words > _JOINED_WORDS or effect.text is None or groups[-1][-1].text is None
-        ):
+        before, alone = alone, effect.text is None or effect.large
+        if groups[-1] and (words > _JOINED_WORDS or alone or before):
             groups.append([])
             words = len(effect.command)
         groups[-1].append(effect)

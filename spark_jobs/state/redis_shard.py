@@ -166,7 +166,8 @@ class MarkShard:
         _, _, turn_key, undo = self._keys.of(self._task)
         keys = [self._keys.run, turn_key, undo, *self._buckets(marks)]
         args = [*turn, number, *last, b"".join(marks), *marks.values()]
-        return self._remember(keys, args, _remembered, "remember the applied tuples")
+        effect = self._remember(keys, args, _remembered, "remember the applied tuples")
+        return replace(effect, large=bytes_of(marks) > _LARGE_BYTES)
 
     def recall(
         self, keys: Sequence[bytes], tasks: int, *, through: bool
@@ -262,9 +263,13 @@ def _remembered(verdict: int) -> bool:
     return True
 
 
-# Entries per write: a few milliseconds, and half of what Lua can unpack.
+# Entries per write: a few milliseconds, and half of what Lua can unpack. Their values, unless it
+# is a single one, and the emissions of marks have at most this many bytes.
 SLICE = 2_000
+SLICE_BYTES = 4 * 1024 * 1024
+_LARGE_BYTES = SLICE_BYTES // 4
 _READ_AT_ONCE = 5_000
+_FIRST_SCANNED = 4
 # Amounts below are added by Lua, whose numbers are exact up to 2**53, to numbers of 15 digits.
 _SMALL = 1 << 50
 _STALE, _MORE, BEGUN, _OTHER_SHARDS = range(4)
@@ -297,7 +302,8 @@ class Begun:
     digest: str
     # The turn before with its calls, and the foreign writes, see ``StateTurn.follows``.
     seen: tuple[bytes, bytes]
-    # Values before this step of the first ``SLICE`` requested fields.
+    # Values before this step of the first requested fields: of ``SLICE``, or fewer if they are
+    # large.
     values: list[bytes | None]
 
 
@@ -345,19 +351,12 @@ class StateShard:
 
         return self._begin(self._keys, args, read, "begin with the state")
 
-    def read(
-        self, fields: Sequence[bytes], *, through: bool
-    ) -> list[RedisEffect[list[bytes | None]]]:
-        """Read values, ``through`` the undo log or as they are."""
-        return [
-            self._read(
-                self._keys,
-                ["1" if through else "", *fields[start : start + _READ_AT_ONCE]],
-                _values,
-                "read the state",
-            )
-            for start in range(0, len(fields), _READ_AT_ONCE)
-        ]
+    def read(self, fields: Sequence[bytes], *, through: bool) -> RedisEffect[list[bytes | None]]:
+        """Read values, ``through`` the undo log or as they are: those of the first fields, as many
+        as one call may read.
+        """
+        args = ["1" if through else "", *fields[:_READ_AT_ONCE]]
+        return self._read(self._keys, args, _values, "read the state")
 
     def committed(self) -> RedisEffect[str]:
         """Read the "run step" of this task's last final commit, in its home shard."""
@@ -368,9 +367,7 @@ class StateShard:
         """Read all entries, ``through`` the undo log or as they are."""
         undo: dict[bytes, bytes] = {}
         if through:
-            undo = self._server.command(
-                "HGETALL", self._undo, read=_pairs, verb="read the state"
-            ).perform()
+            undo = dict(scan(self._server, self._undo))
         left = dict(undo)
         for one, value in scan(self._server, self._entries):
             left.pop(one, None)
@@ -415,7 +412,8 @@ class StateShard:
             *small,
             *chain.from_iterable(large.items()),
         ]
-        return self._write(self._keys, args, _written, "write the state")
+        effect = self._write(self._keys, args, _written, "write the state")
+        return replace(effect, large=bytes_of(writes.puts) > _LARGE_BYTES)
 
     def _begun(self, turn: Turn, reply: Any) -> Begun:
         verdict, number, committed, digest, *more = reply
@@ -446,13 +444,22 @@ def other_shards(component: str, then: int, now: int) -> StateLayoutError:
 def scan(
     server: RedisServer, entries: str, at_once: int = ENTRIES_AT_ONCE
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Read all entries as they are."""
-    cursor = -1
+    """Read all entries as they are, in calls of at most ``at_once`` entries: of fewer if their
+    values are large.
+    """
+    cursor, count = -1, min(at_once, _FIRST_SCANNED)
     while cursor != 0:
-        words = ("HSCAN", entries, max(cursor, 0), "COUNT", at_once)
+        words = ("HSCAN", entries, max(cursor, 0), "COUNT", count)
         at, page = server.command(*words, read=tuple, verb="read the state").perform()
         cursor = int(at)
+        size = sum(map(len, page)) or 1
+        count = max(1, min(at_once, count * SLICE_BYTES // size))
         yield from _pairs(page).items()
+
+
+def bytes_of(values: Mapping[bytes, bytes]) -> int:
+    """Return the size of all values."""
+    return sum(map(len, values.values()))
 
 
 def _written(verdict: int) -> bool:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
 from typing import Any
 
 from tiercel.acker.effects import Effect, perform_all
@@ -241,15 +240,16 @@ class RedisStateTurn:
         ]
 
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
-        parts = by_shard(fields, len(self._shards))
-        effects = [
-            self._shards[shard].read(part, through=self.committed_digest is not None)
-            for shard, part in enumerate(parts)
-        ]
-        values = iter(perform_all([effect for some in effects for effect in some]))
         found: dict[bytes, bytes | None] = {}
-        for part, some in zip(parts, effects, strict=True):
-            found.update(zip(part, chain.from_iterable(islice(values, len(some))), strict=True))
+        left = fields
+        while left:
+            parts = by_shard(left, len(self._shards))
+            asked = [(self._shards[at], part) for at, part in enumerate(parts) if part]
+            through = self.committed_digest is not None
+            replies = perform_all([shard.read(part, through=through) for shard, part in asked])
+            for (_, part), values in zip(asked, replies, strict=True):
+                found.update(zip(part, values, strict=False))
+            left = [one for one in left if one not in found]
         return [found[one] for one in fields]
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
@@ -415,26 +415,36 @@ def slices_of(writes: Writes) -> list[Writes]:
     """Cut into calls, at least one. Marks come first, because one of them may be refused."""
     if not writes.marks:
         return _entries(writes)
-    marks = iter(writes.marks.items())
-    made = []
-    while some := dict(islice(marks, redis_shard.MARKS_AT_ONCE)):
-        made.append(Writes(marks=some))
+    made = [Writes(marks=part) for part in _cut(writes.marks, redis_shard.MARKS_AT_ONCE)]
     return [*made, *_entries(writes)] if len(writes) else made
 
 
 def _entries(writes: Writes) -> list[Writes]:
     size = redis_shard.SLICE
-    if len(writes) <= size:
+    if len(writes) <= size and redis_shard.bytes_of(writes.puts) <= redis_shard.SLICE_BYTES:
         return [replace(writes, marks={})]
-    puts = list(writes.puts.items())
     deletes = list(writes.deletes)
     increments = list(writes.increments.items())
     cut = partial(Writes, owners=writes.owners)
     return [
-        *(cut(puts=dict(puts[start : start + size])) for start in range(0, len(puts), size)),
+        *(cut(puts=part) for part in _cut(writes.puts, size)),
         *(cut(deletes=deletes[start : start + size]) for start in range(0, len(deletes), size)),
         *(
             cut(increments=dict(increments[start : start + size]))
             for start in range(0, len(increments), size)
         ),
     ]
+
+
+def _cut(pairs: Mapping[bytes, bytes], most: int) -> Iterator[dict[bytes, bytes]]:
+    """Cut into parts of at most ``most`` pairs and ``SLICE_BYTES``, each with a pair at least."""
+    part: dict[bytes, bytes] = {}
+    left = redis_shard.SLICE_BYTES
+    for one, value in pairs.items():
+        if len(part) == most or (part and len(value) > left):
+            yield part
+            part, left = {}, redis_shard.SLICE_BYTES
+        part[one] = value
+        left -= len(value)
+    if part:
+        yield part

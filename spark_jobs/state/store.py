@@ -92,7 +92,7 @@ class StateTurn(Protocol):
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         """Return the values before this step, in the order of ``fields``; None for missing ones.
 
-        One call per shard.
+        One call per shard; more if they are many or large.
         """
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:

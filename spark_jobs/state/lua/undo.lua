@@ -41,7 +41,7 @@ local function unpack_some(undo, last, most)
   end
 end
 
--- Undoes about ``most`` changes. Returns field and record of the marks among them: see begin.lua.
+-- Undoes about ``most`` changes, fewer if they are large. Returns field and record of the marks among them: see begin.lua.
 local function take_back_some(entries, undo, most)
   local marks, left = {}, tonumber(most)
   for _, field in ipairs(redis.call('HRANDFIELD', undo, most)) do
@@ -52,7 +52,7 @@ local function take_back_some(entries, undo, most)
       local records = unpacked(field, record)
       for i = 1, #records, 2 do take_back(entries, records[i], records[i + 1]) end
       redis.call('HDEL', undo, field)
-      left = left - #records / 2
+      left = left - #records / 2 - #record / 2048
     end
   end
   return marks

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.marks import key_of
 from tests.support.proxy import Proxy
 from tests.support.states import begin, break_off, commit_turn
 from tiercel import RedisUnavailableError
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ledger import Applied
 from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.pool import Pool
 from tiercel.spark_jobs.errors import StaleTurnError, StateLayoutError
 from tiercel.spark_jobs.state import redis_shard
 from tiercel.spark_jobs.state.redis_shard import StateKeys, Turn
@@ -328,6 +330,55 @@ def test_a_log_of_packed_records_is_undone_and_unpacked_in_bounded_portions(
     assert dict(turn.scan()) == before
     assert turn.read(many) == [b"1"] * 100 + [None] * 100
     assert dict.fromkeys(many[:100], b"4") | dict.fromkeys(many[100:], b"3") == now(store)
+
+
+def size_of(words):
+    if isinstance(words, list | tuple):
+        return sum(map(size_of, words))
+    return len(words) if isinstance(words, bytes) else 0
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """The sizes of all exchanges with Redis: each holds it up while a script copies them."""
+    found = []
+    exchange = Pool.exchange
+
+    def noting(pool, commands):
+        replies = exchange(pool, commands)
+        found.append(max(size_of(commands), size_of(replies)))
+        return replies
+
+    monkeypatch.setattr(Pool, "exchange", noting)
+    return found
+
+
+def test_large_values_are_written_read_and_undone_in_calls_of_some_megabytes(
+    make_spec, opened, sizes
+):
+    store = opened(spec=make_spec())
+    fields = [b'"%d"' % n for n in range(48)]
+    first, second = (dict.fromkeys(fields, letter * 1_000_000) for letter in (b"1", b"2"))
+    commit_turn(begin(store, "count", 0, 1), Writes(puts=first), "d")
+    turn = begin(store, "count", 0, 2)
+    assert turn.read(fields) == [*first.values()]
+    break_off(turn, Writes(puts=second), 3)
+    turn = store.begin("count", 0, 2, fields).perform()
+    assert turn.found == first
+    commit_turn(turn, Writes(puts=second), "d")
+    turn = store.begin("count", 0, 2, fields).perform()
+    assert turn.found == first
+    assert dict(turn.scan()) == first
+    assert max(sizes) < 21_000_000, "of 48 values, or 96 with those before them"
+    assert now(store) == second
+
+
+def test_marks_with_large_emissions_are_made_in_calls_of_some_megabytes(make_spec, opened, sizes):
+    store = opened(spec=make_spec())
+    marks = {key_of(str(n)): bytes(1_000_000) for n in range(12)}
+    turn = begin(store, "count", 0, 1)
+    commit_turn(turn, Writes(marks=marks), "d")
+    assert max(sizes) < 4_200_000
 
 
 @pytest.mark.parametrize("shards", [1, 3])
