@@ -9,6 +9,7 @@ import math
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -82,6 +83,9 @@ class ReadingSession:
         # Number of messages still to be read from each queue; None: unlimited. One number for all
         # queues would be used up by new messages of a busy queue.
         self._left: list[int] | None = None
+        # Number of messages of each queue that failed, and have not been delivered again since.
+        self._failed: Counter[int] = Counter()
+        self._counting = threading.Lock()
         self._taker = Taker(options)
         self._taker.start()
         self._post = Post(self.id, self._on_word)
@@ -128,7 +132,7 @@ class ReadingSession:
         self._messages += count
         if self._left is not None:
             self._left = [
-                left - sum(map(_counts, new)) for left, new in zip(self._left, taken, strict=True)
+                left - self._new(place, taken[place]) for place, left in enumerate(self._left)
             ]
         self._add(taken)
         return ReadOffset(self.id, self._messages)
@@ -184,7 +188,21 @@ class ReadingSession:
 
     def _settle(self, up_to: int) -> None:
         for settlement in self._batches.commit(up_to):
+            with self._counting:
+                self._failed.update(
+                    key.place for key, failure in settlement.failures.items() if failure.again
+                )
             self._taker.settle(settlement)
+
+    def _new(self, place: int, found: Sequence[Delivery]) -> int:
+        """Count the messages that this reader gets for the first time: not the ones that failed,
+        nor, after the first epoch, the ones of a lost connection.
+        """
+        again = sum(each.redelivered for each in found if each.epoch == 1)
+        with self._counting:
+            failed = min(again, self._failed[place])
+            self._failed[place] -= failed
+        return sum(each.epoch == 1 or not each.redelivered for each in found) - failed
 
     def _add(self, found: list[list[Delivery]]) -> None:
         taken: list[Taken] = []
@@ -248,10 +266,3 @@ def _warn_of_waiting(queues: Iterable[str]) -> None:
         ", ".join(queues),
         extra={"event": "reader_waits"},
     )
-
-
-def _counts(delivery: Delivery) -> bool:
-    """Return True if this message counts as a new one: after the first epoch, messages of a lost
-    connection are delivered again.
-    """
-    return delivery.epoch == 1 or not delivery.redelivered

@@ -256,6 +256,30 @@ def test_what_is_available_now_of_a_calm_queue_is_read_beside_a_busy_one(
     wait_ready(amqp_url, busy, 40)
 
 
+def test_what_is_available_now_is_read_to_its_end_though_messages_fail(
+    amqp_url, queue, make, monkeypatch
+):
+    """A failed message that comes again does not count as another one that waited."""
+    monkeypatch.setattr("tiercel.frames.session._PAUSE_S", 1.0)
+    put(amqp_url, queue, *[b"%d" % number for number in range(12)])
+    wait_ready(amqp_url, queue, 12)
+    reader = make(maxMessagesPerTrigger="4")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    found = bodies_between(reader, start, end)
+    failed = [[0, 1, tag, "no stock"] for tag in (1, 2)]
+    assert tell(end["reader"], {"fail": failed, "again": True}) == {"failed": 2}
+    tell(end["reader"], {"committed": end["messages"]})
+    [consumer] = reader._session._taker._consumers
+    wait_until(lambda: len(consumer._hand_out._came_back) == 2)
+    start = end
+    while (end := reader.latestOffset(start, None)) != start:
+        found += bodies_between(reader, start, end)
+        start = end
+    assert sorted(found) == sorted([b"0", b"1", *[b"%d" % number for number in range(12)]])
+
+
 @pytest.mark.rest
 def test_what_is_available_now_is_read_to_its_end_though_the_broker_is_killed(rabbitmq):
     broker = rabbitmq()
