@@ -65,7 +65,11 @@ class SpoutProcess:
         )
         self.task = self._make_task(redis_urls)
         settings = topology.config_of(component).as_mapping()
-        # As with bolts, the spout's own settings override the addresses: it may use another broker.
+        # As with bolts, the spout's own settings override the addresses: it may use another broker,
+        # about which the HTTP API of this one knows nothing, and whose login is none of its
+        # business.
+        if settings.get("amqp_url", amqp_url) != amqp_url:
+            management_url = None
         self._config = {
             "amqp_url": amqp_url,
             "redis_url": redis_urls[0],

@@ -20,6 +20,7 @@ def process(component="lines", task_index=0, overrides=None, **config):
         task_index,
         amqp_url="amqp://127.0.0.1:1",
         redis_urls=("redis://127.0.0.1:1",),
+        management_url="http://127.0.0.1:2",
     )
 
 
@@ -50,6 +51,20 @@ def test_without_ackers_nothing_is_tracked(ackers, tracked):
 
 def test_the_grace_time_is_what_is_set():
     assert settings(shutdown_grace_secs=3).grace == timedelta(seconds=3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "management"),
+    [
+        (None, "http://127.0.0.1:2"),
+        ({"amqp_url": "amqp://127.0.0.1:1"}, "http://127.0.0.1:2"),
+        ({"amqp_url": "amqp://other:secret@127.0.0.1:3"}, None),
+        ({"amqp_url": "amqp://127.0.0.1:3", "management_url": "http://127.0.0.1:4"},
+         "http://127.0.0.1:4"),
+    ],
+)  # fmt: skip
+def test_the_http_api_of_one_broker_is_not_asked_about_another(overrides, management):
+    assert process(overrides=overrides)._config["management_url"] == management
 
 
 def test_a_task_that_there_is_not_is_refused():
