@@ -130,7 +130,7 @@ class Link:
         """Note that the channel did useful work: failures are counted from zero again."""
         self._attempts = self._refusals = 0
         self._proven = True
-        self._outage.ends(self)
+        self._works()
 
     def restart(self, why: QueuesError) -> None:
         """Give up this connection and open a new one."""
@@ -265,19 +265,28 @@ class Link:
                 )
             )
             return
+        if self.blocked:
+            self._report_alarm()
         again = partial(self._listen, connection, connection.bytes_received, silent)
         self._loop.call_later(self._address.heartbeat_s / _LOOKS, again)
 
     def _blocked(self, _connection: Any, _method: Any) -> None:
         self.blocked = True
-        log.warning(
-            "RabbitMQ at %s takes no messages now (memory or disk alarm); waiting until it does",
-            self._address,
-            extra={"event": "broker_blocked"},
-        )
+        self._report_alarm()
 
     def _unblocked(self, _connection: Any, _method: Any) -> None:
         self.blocked = False
+        self._works()
+
+    def _report_alarm(self) -> None:
+        self._outage.begins(
+            self, f"RabbitMQ at {self._address} takes no messages now (memory or disk alarm)"
+        )
+
+    def _works(self) -> None:
+        # Messages from before an alarm are confirmed during it.
+        if not self.blocked:
+            self._outage.ends(self)
 
     def _channel_opened(self, channel: Any) -> None:
         channel.add_on_close_callback(self._channel_closed)
@@ -287,12 +296,12 @@ class Link:
             # A channel that opens proves nothing: the last one did too.
             self.later(_STABLE_S, partial(self._still_open, channel))
         else:
-            self._outage.ends(self)
+            self._works()
         self._user.opened(channel)
 
     def _still_open(self, channel: Any) -> None:
         if channel.is_open:
-            self._outage.ends(self)
+            self._works()
 
     def _channel_closed(self, _channel: Any, reason: BaseException) -> None:
         if not self._finishing:

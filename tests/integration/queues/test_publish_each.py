@@ -1,6 +1,8 @@
 """Publishing many messages, each with its own result."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -16,6 +18,7 @@ from tests.support.broker import (
 )
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
+from tiercel.queues import outage
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.errors import (
     AccessRefusedError,
@@ -243,6 +246,36 @@ def test_an_alarm_is_waited_out_and_nothing_is_published_twice(rabbitmq):
         assert publisher.publish_each(to_queues([(queue, b"once")]), on_wait) == [None]
     assert alarms.count(True) >= 3
     assert bodies(broker.url, queue) == [b"once"]
+
+
+def test_an_alarm_that_comes_and_goes_is_two_lines_for_all_publishers_of_a_process(
+    rabbitmq, caplog, monkeypatch
+):
+    for name in ("_QUIET_S", "_LASTING_S"):
+        monkeypatch.setattr(outage, name, 600.0)
+    caplog.set_level("INFO", "tiercel")
+    broker = rabbitmq()
+    queue = unique()
+    declare_queue(broker.url, WorkQueue(name=queue))
+    alarm = "{resource_limit, memory, node()}"
+    with ExitStack() as opened:
+        publishers = [opened.enter_context(Publisher(broker.url)) for _ in range(3)]
+        for _ in range(2):
+            broker.control("eval", f"rabbit_alarm:set_alarm({{{alarm}, []}}).")
+            with ThreadPoolExecutor() as threads:
+                fates = [
+                    threads.submit(publisher.publish_each, to_queues([(queue, b"late")]))
+                    for publisher in publishers
+                ]
+                wait_until(lambda: all(each._outlet.blocked for each in publishers))
+                broker.control("eval", f"rabbit_alarm:clear_alarm({alarm}).")
+            assert [fate.result() for fate in fates] == [[None]] * 3
+    lines = [record for record in caplog.records if record.name.startswith("tiercel")]
+    assert [record.event for record in lines if record.event.startswith("broker")] == [
+        "broker_lost",
+        "broker_back",
+    ]
+    assert "takes no messages now (memory or disk alarm)" in lines[0].getMessage()
 
 
 def test_a_login_that_is_refused_is_the_fate_of_all_and_is_tried_again_the_next_time(amqp_url):
