@@ -54,6 +54,7 @@ _VHOST = (
     "RabbitMQ at {at} refused the virtual host {vhost!r} to user {user!r}; create it or grant "
     "access"
 )
+_LIMIT = "RabbitMQ at {at} refused the connection: {said}; end other ones or raise the limit"
 _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str], ...] = (
     ((amqp.AuthenticationError,), AccessRefusedError, _LOGIN),
     (
@@ -189,7 +190,10 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
     if code == ACCESS_REFUSED and "login" in text.lower():
         return AccessRefusedError(_LOGIN.format(at=address, user=address.user))
     if code == _NOT_ALLOWED:
-        return AccessRefusedError(_VHOST.format(at=address, user=address.user, vhost=address.vhost))
+        refused = _LIMIT if " limit " in text else _VHOST
+        return AccessRefusedError(
+            refused.format(at=address, user=address.user, vhost=address.vhost, said=_line(text))
+        )
     if code == _NOT_FOUND:
         missing = ExchangeMissingError if "no exchange" in text else QueueMissingError
         return missing(

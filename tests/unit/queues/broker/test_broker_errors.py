@@ -26,6 +26,9 @@ LOGIN = amqp.ConnectionClosedByBroker(
     403, "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."
 )
 VHOST = amqp.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost v not found")
+LIMIT = amqp.ConnectionClosedByBroker(
+    530, "NOT_ALLOWED - access to vhost 'v' refused for user 'me': connection limit (9) is reached"
+)
 SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
 
 
@@ -53,6 +56,12 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
         (amqp.ProbableAccessDeniedError(repr(SHUTDOWN)), BrokerUnavailableError, "shutdown"),
         (LOGIN, AccessRefusedError, "login of user 'me'"),
         (VHOST, AccessRefusedError, "virtual host 'v'"),
+        (LIMIT, AccessRefusedError, "connection limit (9) is reached; end other ones"),
+        (
+            amqp.ProbableAccessDeniedError(repr(LIMIT)),
+            AccessRefusedError,
+            "connection limit (9) is reached",
+        ),
         (
             amqp.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"),
             AccessRefusedError,
