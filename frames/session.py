@@ -28,8 +28,10 @@ _GRACE = timedelta(seconds=5)
 _LAST_WORD_S = 3.0
 # A queue with messages delivers them without pauses this long.
 _PAUSE_S = 0.1
-# Wait before asking the broker whether another consumer has taken the rest.
+# Wait before asking the broker whether another consumer has taken the rest; it doubles up to the
+# longest, since each look is a connection, and another consumer may hold the queue for hours.
 _LOOK_S = 0.5
+_LONGEST_LOOK_S = 30.0
 # Longest wait for the first messages: all of a queue may go to another consumer (the single active
 # one, or one of a higher priority), while the other queues of the query would wait too.
 _FIRST_S = 15.0
@@ -222,14 +224,14 @@ class ReadingSession:
     def _wait_for(
         self, most: int, patience_s: float = math.inf, within: Sequence[int] | None = None
     ) -> list[list[Delivery]]:
-        """Wait for this many messages and take them; fewer if there are no more. Waits at most
-        ``patience_s`` if the broker is away, or messages do not arrive. ``within`` bounds their
-        number for each queue.
+        """Wait for this many messages and take them; fewer if there are no more, or if none arrives
+        for ``patience_s``. ``within`` bounds their number for each queue.
         """
         left = list(within or [most] * len(self._taker.queues))
         taken: list[list[Delivery]] = [[] for _ in left]
         count = size = 0
         was_empty = warned = False
+        look_s = _LOOK_S
         began = moved = time.monotonic()
         while count < most and size < self._options.max_bytes:
             found = self._taker.take(most - count, self._options.max_bytes - size, left)
@@ -245,12 +247,13 @@ class ReadingSession:
                     break
             elif time.monotonic() - began > patience_s:
                 break
-            elif time.monotonic() - moved > _LOOK_S:
+            elif time.monotonic() - moved > look_s:
                 # The last messages of an empty queue may have been in flight to this reader.
                 if was_empty:
                     break
                 was_empty = self._taker.are_empty([at for at, more in enumerate(left) if more > 0])
                 moved = time.monotonic()
+                look_s = _LOOK_S if was_empty else min(2 * look_s, _LONGEST_LOOK_S)
                 if not was_empty and not warned and moved - began > _FIRST_S:
                     warned = True
                     _warn_of_waiting(self._taker.queues)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -23,6 +24,7 @@ from tiercel.frames.columns import available, rows_of, struct
 from tiercel.frames.options import SourceOptions
 from tiercel.frames.post import tell
 from tiercel.frames.readers import RabbitMQStreamReader
+from tiercel.frames.taker import Taker
 from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
 
 
@@ -168,6 +170,27 @@ def test_what_is_available_now_waits_for_another_consumer_and_says_so(taken, mak
     assert set(bodies_between(reader, start, ends[0])) <= {b"a", b"b", b"c"}
     assert ends[0] != start
     assert caplog.text.count("none comes") == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_query_that_waits_for_another_consumer_connects_less_and_less_often(
+    taken, make, monkeypatch
+):
+    name, channel = taken
+    looks = []
+    look = Taker.are_empty
+    monkeypatch.setattr(
+        Taker, "are_empty", lambda *given: looks.append(time.monotonic()) or look(*given)
+    )
+    reader = make(queue=name)
+    reader.prepareForTriggerAvailableNow()
+    asking = threading.Thread(target=reader.latestOffset, args=[reader.initialOffset(), None])
+    asking.start()
+    wait_until(lambda: len(looks) == 4, 30)
+    channel.cancel()
+    channel.close()
+    asking.join()
+    assert looks[3] - looks[2] >= 8 * session._LOOK_S
 
 
 def test_as_spark_4_1_calls_it(amqp_url, queue, make):
