@@ -88,7 +88,7 @@ class Consumer:
         self._retry = settings.queue.retry
         self._limit = BrokerLimit()
         self._arguments: Mapping[str, int] = {}
-        # Read at the start.
+        # Read at the start, and at later connections until the HTTP API tells them.
         self._policies: Policies | None = None
         self._delays_doubted = False
         self._settlements: deque[tuple[int, Sequence[int], How, str]] = deque()
@@ -221,12 +221,21 @@ class Consumer:
             )
         self._retry = NO_WAIT if declared.delays_retries else self._settings.queue.retry
         self._arguments = declared.consumer_timeout.arguments
-        is_first, policies = self._policies is None, self._policies
-        self._policies = policies = policies or read_policies(management_url, self._address)
+        known = self._policies
+        policies = self._look_at_policies()
+        self._policies = policies
         name, arguments = self._settings.queue.name, declared.arguments or {}
         self._limit, lowered = policy_limit(name, declared.limit, arguments, policies)
-        if is_first:
+        if known is None or policies.told is not known.told:
             self._warn(declared, policies, lowered)
+
+    def _look_at_policies(self) -> Policies:
+        """Return the policies, read again if the HTTP API did not tell them the last time."""
+        known = self._policies
+        if known is not None and known.told:
+            return known
+        found = read_policies(self._settings.management_url, self._address)
+        return found if known is None or found.told else known
 
     def _warn(self, declared: Declared, policies: Policies, lowered: str) -> None:
         """Warn once if RabbitMQ may delete messages, or takes them back too early."""
@@ -250,8 +259,11 @@ class Consumer:
         log.info(
             "messages of %s that a bolt wants later wait in RabbitMQ's queues %s.delay.*; a policy "
             "with expires would delete them, and cannot be seen from here: leave these queues out "
-            "of its pattern, or name RabbitMQ's HTTP API in TIERCEL_MANAGEMENT",
+            "of its pattern, or %s",
             name, name,
+            "name RabbitMQ's HTTP API in TIERCEL_MANAGEMENT"
+            if self._settings.management_url is None
+            else "start again when tiercel check says that the HTTP API answers and tells policies",
             extra={"event": "delays_doubted", "queue": name},
         )  # fmt: skip
 

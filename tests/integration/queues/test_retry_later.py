@@ -19,6 +19,7 @@ from tests.support.broker import (
     unique,
 )
 from tests.support.fake_broker import held_by
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
@@ -203,6 +204,26 @@ def test_a_worker_that_cannot_see_policies_says_so_once_at_the_first_message_wan
     lines = [each.message for each in caplog.records if "cannot be seen" in each.message]
     assert len(lines) == (0 if seen else 1)
     assert all("TIERCEL_MANAGEMENT" in line and queue.name in line for line in lines)
+
+
+def test_policies_that_could_not_be_seen_at_the_start_are_read_at_the_next_connection(
+    rabbitmq, caplog
+):
+    caplog.set_level("INFO")
+    server = rabbitmq()
+    set_policy(server, "idle", r"\.delay\.", {"expires": 2000}, apply_to="queues")
+    queue = filled(server.url, b"0")
+    with Proxy(server.management_url) as api:
+        api.retarget("http://127.0.0.1:1")
+        with Desk(server.url, queue.name, management_url=api.url) as desk:
+            delivery = desk.next()
+            want_later(desk, delivery, 1)
+            wait_until(lambda: "cannot be seen" in caplog.text)
+            assert "when tiercel check says" in caplog.text
+            api.retarget(server.management_url)
+            desk.on_channel(lambda channel: channel.connection.close())
+            line = f"policy 'idle' ends the delay queues of {queue.name} too early"
+            wait_until(lambda: line in caplog.text)
 
 
 def test_a_worker_that_dies_before_the_ack_leaves_the_message_twice_and_never_not_at_all(amqp_url):
