@@ -107,7 +107,19 @@ _GROUPS = (
             ("tiercel_bolt_execute_seconds", "execute_ns", "Time in execute and flush, summed"),
             ("tiercel_bolt_process_seconds", "process_ns", "Time from execute to ack, summed"),
         ),
-        gauges=(("tiercel_bolt_paused", "paused", "1 while an operator has paused the bolt"),),
+        gauges=(
+            ("tiercel_bolt_paused", "paused", "1 while an operator has paused the bolt"),
+            (
+                "tiercel_bolt_waiting_tuples",
+                "waiting",
+                "Tuples in the inboxes of its tasks, and in the line that they share",
+            ),
+            (
+                "tiercel_bolt_oldest_waiting_seconds",
+                "oldest_s",
+                "Age of the oldest of these tuples; 0 while windows hold tuples",
+            ),
+        ),
     ),
     _Group(
         labels={"component": "component", "task": "task"},

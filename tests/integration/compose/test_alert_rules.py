@@ -102,7 +102,7 @@ def working(topology: str) -> Series:
         of("tiercel_spout_messages_in_back_off", topology, **spout): steady(3),
         of("tiercel_task_attended", topology, **task): steady(1),
         of("tiercel_bolt_paused", topology, bolt="b"): steady(0),
-        of("tiercel_inbox_tuples", topology, **task): steady(200),
+        of("tiercel_bolt_waiting_tuples", topology, bolt="b"): steady(200),
         of("tiercel_queue_messages_ready", topology, **queue): steady(5),
         of("tiercel_queue_messages_delayed", topology, **queue): steady(3),
         of("tiercel_queue_messages_dead", topology, **queue): steady(0),
@@ -210,9 +210,9 @@ BREAKS: Mapping[str, tuple[str, Series]] = {
         "TiercelTaskWithoutProcess",
         {of("tiercel_task_attended", component="b", task="2"): then(1, 0)},
     ),
-    "an inbox grows": (
+    "more and more tuples wait for a bolt": (
         "TiercelInboxGrowing",
-        {of("tiercel_inbox_tuples", component="b", task="2"): then(200, 201, grows=1)},
+        {of("tiercel_bolt_waiting_tuples", bolt="b"): then(200, 201, grows=1)},
     ),
     "a bolt stays paused": ("TiercelBoltPaused", {of("tiercel_bolt_paused", bolt="b"): then(0, 1)}),
     "the monitor ends": (

@@ -12,6 +12,7 @@ from prometheus_client import generate_latest
 
 from tests.support.overviews import NO_PROBLEMS, health_of
 from tiercel import QueueDepth
+from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted
@@ -120,6 +121,17 @@ def test_each_bolt_task_has_figures_of_its_own():
     assert (missing["tiercel_task_attended"], missing["tiercel_inbox_tuples"]) == (0, 0)
     assert "tiercel_task_seen_seconds" not in missing, "no process was ever seen"
     assert "tiercel_task_call_seconds" not in missing
+
+
+def test_the_tuples_in_the_line_of_a_bolt_count_as_waiting():
+    figures = {"adopted": True, "attempts": 1, "seen_s": 0.5}
+    inboxes = {
+        2: InboxFigures(tuples=1, bytes=90, oldest_s=0.1, **figures),
+        line_of((2, 3)): InboxFigures(tuples=350, bytes=9_000, oldest_s=7.5, **figures),
+    }
+    found = exposed(inboxes=inboxes)
+    assert found['tiercel_bolt_waiting_tuples{bolt="split",topology="t"}'] == 351
+    assert found['tiercel_bolt_oldest_waiting_seconds{bolt="split",topology="t"}'] == 7.5
 
 
 def of_windows(found: dict[str, float]) -> dict[str, float]:
