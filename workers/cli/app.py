@@ -7,6 +7,7 @@ are slow to import, and neither ``tiercel --help`` nor most commands need them.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -156,6 +157,9 @@ def _ended_by_signals() -> Iterator[None]:
 
 def main() -> None:
     """Run the command ``tiercel``."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names and reasons may have characters that the encoding of a terminal or a pipe lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     with one_line_errors():
         app()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,16 @@ def test_a_disk_that_cannot_be_written_to_is_one_line_with_the_file(capsys) -> N
     )
     with pytest.raises(FileNotFoundError), one_line_errors():
         raise FileNotFoundError(errno.ENOENT, "a bug")
+
+
+def test_a_character_that_stdout_lacks_is_escaped() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tiercel", "check", "größe日本:topology"],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True, encoding="latin-1", timeout=60, check=False,
+    )  # fmt: skip
+    assert "größe\\u65e5\\u672c" in ended.stdout
+    assert (ended.returncode, ended.stderr) == (2, "")
 
 
 def test_an_unexpected_error_keeps_its_traceback() -> None:
