@@ -323,9 +323,9 @@ def forbidden_commands(url: str, key: str) -> list[str]:
 
     Raises RedisRefusedError if it may not run scripts, or not on this key; RedisUnavailableError.
     """
-    source = resources.files("tiercel.acker.redis").joinpath("lua/forbidden.lua").read_text()
+    source = resources.files("tiercel.acker.redis").joinpath("lua/forbidden.lua")
     with connect(url, key) as client, translated(f"use the key {key}"):
-        found: Any = client.register_script(source)(keys=[key], args=CALLS)
+        found: Any = client.register_script(source.read_text("utf-8"))(keys=[key], args=CALLS)
     return [name.decode() for name in found]
 
 

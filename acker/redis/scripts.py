@@ -305,7 +305,7 @@ def script_source(*names: str, package: str = "tiercel.acker") -> str:
     The script's line of flags comes first.
     """
     folder = resources.files(package).joinpath("lua")
-    *preludes, own = (folder.joinpath(f"{name}.lua").read_text() for name in names)
+    *preludes, own = (folder.joinpath(f"{name}.lua").read_text("utf-8") for name in names)
     flags = own[: own.index("\n") + 1] if own.startswith("#!") else ""
     return "".join([flags, *preludes, own[len(flags) :]])
 

@@ -40,7 +40,7 @@ _ORDERS = {
 _LOOK = Path(__file__).with_name("look")
 STYLE = _LOOK / "page.css"
 # In the head of the page, before the scripts whose failure it detects.
-LOAD_AGAIN = f"<script>{(_LOOK / 'load_again.js').read_text()}</script>"
+LOAD_AGAIN = f"<script>{(_LOOK / 'load_again.js').read_text('utf-8')}</script>"
 # The address of the first page, relative to any page.
 _ALL = "./"
 _WINDOWS = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,13 @@ from redis import exceptions
 from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
 from tiercel.acker.redis.clients import CALLS, check_version, connect
 from tiercel.acker.redis.errors import translated
+
+# Both have characters that ASCII lacks.
+SCRIPTS = """
+from tiercel.acker.redis.scripts import script_source
+script_source("apply")
+script_source("in_turn", package="tiercel.acker.redis")
+"""
 
 
 @pytest.mark.parametrize(
@@ -147,3 +157,11 @@ def test_a_process_may_have_a_thousand_tasks_that_wait_at_one_server(url):
     named.make_connection()
     with pytest.raises(exceptions.MaxConnectionsError):
         named.make_connection()
+
+
+def test_scripts_are_read_whatever_the_encoding_of_the_locale():
+    subprocess.run(
+        [sys.executable, "-c", SCRIPTS],
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        timeout=60, check=True,
+    )  # fmt: skip
