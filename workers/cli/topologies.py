@@ -159,7 +159,7 @@ def list_(
         for row in found:
             say(json.dumps(_standing_json(row)))
     elif found:
-        Console().print(screen.table_of(TOPOLOGIES, found))
+        Console().print(screen.fitting(TOPOLOGIES, found))
     else:
         say("no topology has run here yet")
 

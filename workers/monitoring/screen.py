@@ -24,8 +24,8 @@ from tiercel.workers.terminal import cell
 
 R = TypeVar("R")
 _Found = tuple[str, ErrorReport]
-# Narrow: without the columns in _LESS, the tables of ``tiercel depths`` and ``tiercel top`` fit a
-# terminal of 80 characters.
+# Narrow: without the columns in _LESS, the tables of ``tiercel depths``, ``tiercel list`` and
+# ``tiercel top`` fit a terminal of 80 characters.
 _NARROW: Mapping[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 _ALARM = "bold red"
 _LEVELS = {Grade.ILL: _ALARM, Grade.STRAINED: "yellow", Grade.WELL: "green"}
@@ -78,6 +78,7 @@ _LESS = {
     tables.ONCE.title: ("maybe too old", "no identity"),
     tables.QUEUES.title: ("delayed", "out/s", "in/s", "use"),
     tables.OWN.title: ("feed entries", "oldest waiting", "in back-off"),
+    tables.TOPOLOGIES.title: ("last run", "driver"),
 }
 
 

@@ -31,11 +31,11 @@ def tiercel(redis_url: str) -> Callable[..., tuple[int, str]]:
     and returns the exit code and output.
     """
 
-    def run(*arguments: str, answer: str | None = None) -> tuple[int, str]:
+    def run(*arguments: str, answer: str | None = None, width: int = 300) -> tuple[int, str]:
         result = CliRunner().invoke(
             app,
             [*arguments, "--redis", redis_url],
-            env={"COLUMNS": "300"},
+            env={"COLUMNS": str(width)},
             input=answer,
             catch_exceptions=False,
         )

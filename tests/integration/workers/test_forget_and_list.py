@@ -146,7 +146,10 @@ def test_the_list_says_what_runs(tiercel, names, redis_url):
             lambda: seats.report("worker", 2, Presence(active=False, pending=12)),
         ):
             row = listed(tiercel, name)
-            line = next(line for line in tiercel("list")[1].splitlines() if f" {name} " in line)
+            line, narrow = (
+                next(line for line in tiercel("list", width=width)[1].splitlines() if name in line)
+                for width in (300, 80)
+            )
         assert (row["ordered"], row["running"], row["driver"]) == ("deactivated", True, True)
         assert (row["spout_workers"], row["in_flight"]) == (1, 12)
         assert (row["health"], row["findings"] > 0) == ("in trouble", True), "tasks lack a process"
@@ -156,5 +159,7 @@ def test_the_list_says_what_runs(tiercel, names, redis_url):
         assert "in trouble" in line
         assert "box-7, pid 41" in line
         assert "1/3" in line
+        assert "in trouble" in narrow
+        assert "1/3" in narrow
         seats.leave("worker", 2)
         lease.leave("here")

@@ -34,8 +34,11 @@ from tiercel.acker.metrics.contract import (
 from tiercel.queues.broker.depths import QueueDepth
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.spark_jobs.whereabouts import Whereabouts
+from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import graph_of
+from tiercel.workers.control.steering import Standing
 from tiercel.workers.monitoring import screen, tables
 from tiercel.workers.monitoring.health import Grade, Health, ServerProblems
 from tiercel.workers.monitoring.overview import (
@@ -284,6 +287,23 @@ def test_top_is_readable_at_80_columns_and_shows_more_where_there_is_room(width)
         assert text in shown
     assert ("12,345,678" in shown) == (width > 80)
     assert ("transferred" in shown) == (width > 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "host"), [("t" * 64, "box"), ("orders", "orders-driver-6b8f7c9d5d-x2x9z")]
+)
+def test_no_long_name_or_host_hides_the_health_in_the_list(name, host):
+    at = datetime(2026, 11, 23, 2, 5, 6, tzinfo=UTC).astimezone()
+    row = Standing(
+        name=name, ordered=State.ACTIVE, driver=True,
+        driver_at=Whereabouts(host=host, pid=41, since=at),
+        spout_tasks=4, spouts=3, in_flight=12_345, last_run=at, health="in trouble", findings=1,
+    )  # fmt: skip
+    shown = rendered(screen.fitting(tables.TOPOLOGIES, [row]), 80)
+    assert max(map(len, shown.splitlines())) <= 80
+    for text in ("active", "in trouble", "3/4", "12,345"):
+        assert text in shown
+    assert host in rendered(screen.fitting(tables.TOPOLOGIES, [row]), 200)
 
 
 def test_a_long_name_is_broken_and_no_number_is():
