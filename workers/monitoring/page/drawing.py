@@ -221,7 +221,7 @@ def _at(corner: _Point) -> dict[str, Any]:
 
 
 def _spout(row: SpoutRow, overview: Overview) -> dict[str, Any]:
-    return _node(row, overview, row.complete_ms, f"{count(row.pending)} in flight") | {
+    return _node(row, overview, f"{count(row.pending)} in flight") | {
         "title": printable(f"spout {row.name}"),
         "kind": "spout",
         "tone": _tone(overview, "", gone=row.missing > 0),
@@ -232,7 +232,7 @@ def _spout(row: SpoutRow, overview: Overview) -> dict[str, Any]:
 
 def _bolt(row: BoltRow, overview: Overview) -> dict[str, Any]:
     waiting = f", {count(row.waiting)} wait" if row.waiting else ""
-    return _node(row, overview, row.execute_ms, f"busy {row.busy:.0%}{waiting}") | {
+    return _node(row, overview, f"busy {row.busy:.0%}{waiting}") | {
         "title": printable(f"bolt {row.name}, {counted(row.tasks, 'task')}"),
         "kind": "bolt",
         "tone": _tone(overview, row.load.value, gone=bool(row.unattended)),
@@ -241,17 +241,15 @@ def _bolt(row: BoltRow, overview: Overview) -> dict[str, Any]:
     }
 
 
-def _node(
-    row: SpoutRow | BoltRow, overview: Overview, mean_ms: float | None, line: str
-) -> dict[str, Any]:
+def _node(row: SpoutRow | BoltRow, overview: Overview, line: str) -> dict[str, Any]:
     speed = overview.flow.of(row.name)
     rate = f"{per_second(speed.a_second)}/s"
-    latency_ms = mean_ms if speed.latency_ms is None else speed.latency_ms
+    latency = "" if speed.latency_ms is None else f" · {duration(speed.latency_ms)}"
     return {
         "name": row.name,
         "label": _cut(row.name, _NAME_LENGTH),
         "failed": f"{count(failed)} failed" if (failed := row.counts["failed"]) else "",
-        "lines": [rate if latency_ms is None else f"{rate} · {duration(latency_ms)}", line],
+        "lines": [f"{rate}{latency}", line],
     }
 
 

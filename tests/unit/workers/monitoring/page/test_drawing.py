@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.support.overviews import bolt_counts, edge, overview
 from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.metrics.contract import Counted
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.monitoring.page.drawing import (
     CHARTS,
@@ -151,6 +152,15 @@ def test_a_bolt_has_the_colour_of_its_capacity_and_says_rate_latency_and_failure
     gone = overview(edge("lines", "a"), present=present, driver=True)
     assert nodes(gone)["a"]["tone"] == "gone", "no process runs it"
     assert {node["tone"] for node in nodes(overview(edge("lines", "a"))).values()} == {"off"}
+
+
+def test_a_component_that_stands_still_shows_no_latency_of_earlier_messages():
+    before = {
+        "lines": {1: {"acked": 10, "complete_us": 190_000}},
+        "a": {2: bolt_counts(executed=10, busy=0.1)},
+    }
+    seen = overview(edge("lines", "a"), counted=Counted(counts=before, seconds=600))
+    assert [nodes(seen)[name]["lines"][0] for name in ("lines", "a")] == ["0.0/s", "0.0/s"]
 
 
 def test_a_long_name_is_cut_and_what_a_terminal_would_obey_is_escaped():
