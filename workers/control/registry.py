@@ -1,4 +1,4 @@
-"""The registry of topologies and queues for commands, and the graph of a topology without the
+"""The registry of topologies for commands, and the graph of a topology without the
 user's code, which its processes publish there for monitors.
 """
 
@@ -183,8 +183,6 @@ def _misfit(error: ValidationError) -> str:
     return f"{' '.join(place)} has other members than this version of tiercel writes ({name[:100]})"
 
 
-# A hash: queue name to topology name.
-_QUEUES = "tiercel:queues"
 # A hash: topology name to its note.
 _TOPOLOGIES = "tiercel:topologies"
 # Raised by JSON that others wrote: RecursionError for thousands of brackets, OverflowError for an
@@ -224,36 +222,23 @@ class Registry:
     """
 
     def __init__(self, redis_url: str) -> None:
-        # These keys belong to no topology: in a cluster they may be on two nodes.
-        self._queues = connect(redis_url, _QUEUES)
         self._topologies = connect(redis_url, _TOPOLOGIES)
         self._unreadable = Unreadable(
             "use the version of tiercel that wrote it, or start that topology again with this one"
         )
 
     def announce(self, topology: Topology) -> None:
-        """Register the topology as the driver runs it, and its queues. Idempotent."""
+        """Register the topology as the driver runs it. Idempotent."""
         with translated("note the topology"):
             self._topologies.hset(_TOPOLOGIES, topology.name, _packed(topology))
-        self._announce_queues(topology)
 
     def announce_new(self, topology: Topology) -> None:
         """As ``announce``, but keep a driver's note, whose numbers an operator may have set."""
         with translated("note the topology"):
             self._topologies.hsetnx(_TOPOLOGIES, topology.name, _packed(topology))
-        self._announce_queues(topology)
-
-    def _announce_queues(self, topology: Topology) -> None:
-        if queues := graph_of(topology).queues:
-            with translated("note the queues"):
-                self._queues.hset(_QUEUES, mapping=dict.fromkeys(queues, topology.name))
 
     def forget(self, name: str) -> bool:
-        """Remove the notes of a topology and its queues; False if there was none. Idempotent."""
-        queues = [queue for queue, topology in self.queues().items() if topology == name]
-        if queues:
-            with translated("forget the queues"):
-                self._queues.hdel(_QUEUES, *queues)
+        """Remove the note of a topology; False if there was none. Idempotent."""
         with translated("forget the topology"):
             return bool(self._topologies.hdel(_TOPOLOGIES, name))
 
@@ -271,21 +256,8 @@ class Registry:
                 notes[note.name] = note
         return notes
 
-    def queues(self) -> dict[str, str]:
-        """Return the name of each queue's topology, by queue."""
-        with translated("look up the queues"):
-            known: dict[bytes, bytes] = self._queues.hgetall(_QUEUES)  # type: ignore[assignment]
-        found = {}
-        for queue, topology in sorted(known.items()):
-            try:
-                found[queue.decode()] = topology.decode()
-            except UnicodeDecodeError as error:
-                self._unreadable.pass_over(f"the note of queue {_shown(queue)}", topology, error)
-        return found
-
     def close(self) -> None:
-        """Release the connections. Idempotent."""
-        self._queues.close()
+        """Release the connection. Idempotent."""
         self._topologies.close()
 
 

@@ -415,8 +415,8 @@ class Surveyor:
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
         self._reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
-        # The last answer of Redis: the topology of each queue, and the topologies.
-        self._known: tuple[Mapping[str, str], Mapping[str, TopologyNote]] = ({}, {})
+        # The topologies in the last answer of Redis.
+        self._known: Mapping[str, TopologyNote] = {}
 
     def take(self, names: Sequence[str]) -> Survey:
         """Read these queues; without names, the queues of all topologies that ever ran.
@@ -430,20 +430,18 @@ class Surveyor:
             self._known = _known(self._addresses.redis_urls)
         except AckerError as error:
             away.append(error)
-        owners, topologies = self._known
-        if not names and not owners:
+        graphs = [note.graph for note in self._known.values()]
+        sources = sorted({queue for graph in graphs for queue in graph.queues})
+        sinks = [queue for graph in graphs for queue in graph.sinks]
+        if not names and not sources:
             if away:
                 raise away[0]
             raise UsageError(
                 "no topology has run here yet: name the queues, tiercel depths QUEUE ..."
             )
-        sinks = {queue: note.name for note in topologies.values() for queue in note.graph.sinks}
-        uses = {**dict.fromkeys(sinks, SINK), **dict.fromkeys(owners, SOURCE)}
-        found = self._look(names or list(dict.fromkeys([*owners, *sinks])), names, away)
-        known = {**sinks, **owners}
-        chosen = {known[name] for name in names if name in known}
-        own = self._own([note for name, note in topologies.items() if not names or name in chosen],
-                        away)  # fmt: skip
+        uses = {**dict.fromkeys(sinks, SINK), **dict.fromkeys(sources, SOURCE)}
+        found = self._look(names or list(dict.fromkeys([*sources, *sinks])), names, away)
+        own = self._own(names, away)
         if away and not found and not own:
             raise away[-1]
         problems = [redact(str(error)) for error in away]
@@ -468,9 +466,14 @@ class Surveyor:
         require(self._addresses.amqp_url or "", named, found)
         return found
 
-    def _own(self, notes: Sequence[TopologyNote], away: list[Exception]) -> list[Own]:
+    def _own(self, names: Sequence[str], away: list[Exception]) -> list[Own]:
         if away and isinstance(away[0], AckerError):
             return []
+        notes = [
+            note
+            for note in self._known.values()
+            if not names or {*names} & {*note.graph.queues, *note.graph.sinks}
+        ]
         try:
             return [_own_of(self._addresses.redis_urls, note) for note in notes]
         except AckerError as error:
@@ -491,12 +494,12 @@ class Surveyor:
         self._reader.close()
 
 
-def _known(redis_urls: tuple[str, ...]) -> tuple[Mapping[str, str], Mapping[str, TopologyNote]]:
-    """Return the topology of each queue, and the topologies; both empty without a Redis."""
+def _known(redis_urls: tuple[str, ...]) -> Mapping[str, TopologyNote]:
+    """Return the topologies that ran; none without a Redis."""
     if not redis_urls:
-        return {}, {}
+        return {}
     with closing(Registry(redis_urls[0])) as registry:
-        return registry.queues(), registry.topologies()
+        return registry.topologies()
 
 
 def _own_of(redis_urls: tuple[str, ...], note: TopologyNote) -> Own:

@@ -196,6 +196,21 @@ def test_our_own_queues_are_measured(tiercel, name, redis_url):
         each.close()
 
 
+def test_a_queue_is_shown_while_any_topology_that_reads_it_is_known(tiercel, name, redis_url):
+    other = unique("other")
+    builder = TopologyBuilder(other)
+    builder.set_spout("lines", QueueSpout(name))
+    builder.set_bolt("sink", BasicBolt()).shuffle_grouping("lines")
+    with closing(Registry(redis_url)) as registry:
+        registry.announce(builder.build())
+        found = looked(tiercel, name)[1]
+        assert {each["topology"] for each in found} == {name, other}
+        registry.forget(other)
+    code, said = tiercel("--json", "--fail-above", f"{name}=0")
+    assert code == 0, said
+    assert name in said
+
+
 def test_it_exits_with_1_if_more_waits_than_may(tiercel, name, amqp_url):
     put(amqp_url, name, b"x", b"y")
     put(amqp_url, f"{name}.dead", b"d")

@@ -76,8 +76,8 @@ def test_a_topology_that_is_forgotten_is_gone_and_no_other(tiercel, names, redis
     assert listed(tiercel, gone) is None
     assert listed(tiercel, other) is not None
     with closing(Registry(redis_url)) as registry:
-        assert f"q-{gone}" not in registry.queues()
-        assert registry.queues()[f"q-{other}"] == other
+        assert gone not in registry.topologies()
+        assert registry.topologies()[other].graph.queues == [f"q-{other}"]
     with pytest.raises(UsageError, match="there is no topology"):
         tiercel("forget", gone, "--yes")
     assert tiercel("forget", other, "--yes")[0] == 0

@@ -310,7 +310,7 @@ def test_a_spout_worker_that_starts_leaves_what_the_driver_noted(redis_url):
         registry.announce(mine.with_parallelism({"sink": 4}))
         registry.announce_new(mine)
         assert len(registry.topologies()[name].graph.bolt_tasks) == 4
-        assert registry.queues()[name] == name
+        assert registry.topologies()[name].graph.queues == [name]
 
 
 @pytest.mark.parametrize("command", ["activate", "deactivate", "rebalance", "kill"])

@@ -144,13 +144,6 @@ def test_a_command_on_another_topology_works_and_one_on_this_says_why(
     assert "other members than this version of tiercel writes (new)" in lines()[0]
 
 
-def test_a_queue_whose_note_is_no_text_is_passed_over(own_client, announced, lines):
-    before = announced.queues()
-    own_client.hset("tiercel:queues", mapping={b"\xff": "t", b"q": b"\xff"})
-    assert announced.queues() == before
-    assert len(lines()) == 2
-
-
 def test_an_order_of_a_newer_version_is_no_order(client, redis_url, name, lines):
     with closing(RedisControl(redis_url, name)) as control:
         client.set(topology_prefix(name) + "control", b"hibernate\xff")
