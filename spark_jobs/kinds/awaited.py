@@ -7,6 +7,7 @@ it was a copy of a message that was acked.
 
 ``TupleKeys`` computes two digests of a tuple: its key, which defines the order, and its identity,
 by which the task recognizes a redelivered tuple. A redelivery has another root but the same values.
+``HeldTuples`` has those of the tuples that a ``Bolt`` holds and whose values it may have changed.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.inbox.chunk import Chunk
+from tiercel.queues.habits import habits_of
 from tiercel.queues.retry import RequeueAfter, RetryPolicy, next_action
 from tiercel.queues.values.python_values import python_value
 from tiercel.queues.values.schema import Schema
@@ -29,6 +31,7 @@ from tiercel.spark_jobs.bolts.verdicts import TryAgain
 from tiercel.spark_jobs.emitting.record import Record
 from tiercel.spark_jobs.reasons import raised, reason_of
 from tiercel.spark_jobs.running.backlog import OpenEntry
+from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import SpoutSpec, Subscription, Topology
 from tiercel.spark_jobs.topology.grouping import key_digest
@@ -42,6 +45,14 @@ log = logging.getLogger(__name__)
 IDENTITY_BYTES = 8
 KEY_BYTES = 16
 _SALT_BYTES = 64
+# A task waits for a tuple for this many message timeouts, and at least for this time. By then, a
+# dead spout worker has restarted, and its messages have been redelivered.
+_TIMEOUTS = 2.0
+_PATIENCE_S = 60.0
+# The same for messages that a user's own spout replays: shorter, as the successors are held.
+_PATIENCE_PART = 0.5
+# The same for a message that may have been acked: longer than most back-offs.
+_DOUBTFUL_S = 16.0
 
 
 class TupleKeys:
@@ -124,6 +135,48 @@ def _changing_fields(topology: Topology, source: Subscription) -> AbstractSet[st
     if not isinstance(spec, SpoutSpec) or source.stream != DEFAULT_STREAM:
         return frozenset()
     return spec.spout.changing_fields
+
+
+# Seed, key, identity.
+_HELD = struct.Struct(f">Q{KEY_BYTES}s{IDENTITY_BYTES}s")
+
+
+class HeldTuples:
+    """The keys and identities of the tuples that a ``Bolt`` holds, as the tuples came: the bolt may
+    change a list in a tuple before it fails it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[bytes, bytes]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def get(self, done: Done, row: int) -> tuple[bytes, bytes] | None:
+        """Return key and identity of a tuple held since an earlier step; None for a tick."""
+        return self._known.get(int(done.lineage.seeds[row]))
+
+    def note(self, done: Done, new: Mapping[int, tuple[bytes, bytes]]) -> None:
+        """Note which tuples are held after a step; ``new`` has its own ones, by their rows.
+
+        A step that is aborted changes nothing.
+        """
+        record = done.record
+        if record.aborted:
+            return
+        seeds = done.lineage.seeds
+        known = ((row, new.get(row) or self.get(done, row)) for row in record.open_rows)
+        self._known = {int(seeds[row]): each for row, each in known if each is not None}
+
+    def dump(self) -> bytes:
+        """Serialize them; the result is empty if there are none."""
+        return b"".join(_HELD.pack(seed, *each) for seed, each in self._known.items())
+
+    def load(self, dumped: bytes) -> None:
+        """Load the dump of an earlier process. Raises ValueError if it is invalid."""
+        if len(dumped) % _HELD.size:
+            raise ValueError("not an order: its held tuples end too early")
+        self._known = {seed: (key, one) for seed, key, one in _HELD.iter_unpack(dumped)}
 
 
 # Key, identity, failures, wall time of the last failure, awaited, doubtful.
@@ -388,3 +441,32 @@ class FailedTuples:
 
     def _patience(self, one: FailedTuple) -> float:
         return self._doubtful_s if one.doubtful else self._patience_s
+
+
+def times_of(topology: Topology, component: str) -> tuple[float, float]:
+    """Return the time to wait for an awaited tuple, and for a doubtful one.
+
+    A queue redelivers a message after its back-off; other spouts may never emit it again. Ordered
+    bolts upstream add to the time, as they may hold the tuple back while they retry another tuple.
+    """
+    config = topology.config
+    timeout_s = config.message_timeout_secs
+    spouts = [habits_of(spec.spout) for spec in topology.spouts.values()]
+    if not all(spout.takes_back for spout in spouts):
+        return _PATIENCE_PART * timeout_s, _PATIENCE_PART * timeout_s
+    back_off_s = max((spout.back_off_s for spout in spouts), default=0.0)
+    patience_s = max(_PATIENCE_S, _TIMEOUTS * timeout_s) + back_off_s
+    times = 1 + _ordered_before(topology, component)
+    return times * patience_s, times * _DOUBTFUL_S
+
+
+def _ordered_before(topology: Topology, component: str) -> int:
+    """Return the number of ordered bolts upstream of a bolt."""
+    before: set[str] = set()
+    ahead = [component]
+    while ahead:
+        for source in topology.bolts[ahead.pop()].subscriptions:
+            if source.component in topology.bolts and source.component not in before:
+                before.add(source.component)
+                ahead.append(source.component)
+    return sum(bool(ordered_by_of(topology.bolts[bolt])) for bolt in before - {component})

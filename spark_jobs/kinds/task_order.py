@@ -25,13 +25,18 @@ from tiercel.spark_jobs.bolts.tuples import Tuple
 from tiercel.spark_jobs.bolts.verdicts import Reject, RetryLater
 from tiercel.spark_jobs.emitting.fold import roots_of
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.kinds.awaited import FailedTuples, RetryDecisions, TupleKeys
+from tiercel.spark_jobs.kinds.awaited import (
+    FailedTuples,
+    HeldTuples,
+    RetryDecisions,
+    TupleKeys,
+    times_of,
+)
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share, first_of
 from tiercel.spark_jobs.running.copy import joined, parted
 from tiercel.spark_jobs.running.step import Done
-from tiercel.spark_jobs.topology.bolt_settings import ordered_by_of
 from tiercel.spark_jobs.topology.graph import Topology
 
 # Only a bolt with a ``Retry`` loads tenacity.
@@ -40,14 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A task waits for a tuple for this many message timeouts, and at least for this time. By then, a
-# dead spout worker has restarted, and its messages have been redelivered.
-_TIMEOUTS = 2.0
-_PATIENCE_S = 60.0
-# The same for messages that a user's own spout replays: shorter, as the successors are held.
-_PATIENCE_PART = 0.5
-# The same for a message that may have been acked: longer than most back-offs.
-_DOUBTFUL_S = 16.0
 # Shorter waits are not worth reporting.
 _LOOK_S = 0.1
 # Three reports per message timeout, so that one report may fail.
@@ -78,8 +75,9 @@ class TaskOrder:
         timeout_s = topology.config.message_timeout_secs
         self._apart = SetApart(around.ledger, clock, timeout_s)
         self._keys = TupleKeys(topology, self.component)
-        times = _times(topology, self.component)
+        times = times_of(topology, self.component)
         self._failed = FailedTuples(clock, around.wall, policy_of(topology), times)
+        self._held = HeldTuples()
         # The dumped order after the newest step, and the bolt's part of the newest snapshot.
         self._kept = b""
         self._copy = b""
@@ -104,8 +102,10 @@ class TaskOrder:
 
     def opened(self, snapshot: bytes | None) -> bytes | None:
         kept, self._copy = parted(snapshot or b"")
+        held, failed = parted(kept)
         try:
-            self._failed.load(kept)
+            self._failed.load(failed)
+            self._held.load(held)
             self._kept = kept
         except ValueError as error:
             log.warning(
@@ -269,14 +269,16 @@ class TaskOrder:
         record = done.record
         self.fresh.clear()
         if self._failed or record.reasons:
-            for tup in _held_and_failed(record):
-                if (key := self._keys.key(tup)) is not None and _comes_again(done, tup.row):
-                    self._failed.comes_again(key, self._keys.identity(tup))
+            for row in range(record.held):
+                if _comes_again(done, row) and (known := self._held.get(done, row)):
+                    self._failed.comes_again(*known)
             again = set(done.again)
             for at, (entry, number) in enumerate(islice(places_of(shares), done.executed)):
                 self._note(entry, number, done, record.held + at, tried_again=at in again)
             self.waiting = self._failed.waiting
-        kept = self._failed.dump()
+        if self._held or record.open_rows:
+            self._hold(list(places_of(shares)), done)
+        kept = self._dump()
         if kept == self._kept and done.snapshot is None:
             return done
         self._kept = kept
@@ -289,8 +291,23 @@ class TaskOrder:
             if key is not None and done.lineage.counts[done.record.held + at]:
                 identity = self._keys.identity_in(entry.chunk, number)
                 self._failed.comes_again(key, identity, doubtful=True)
-        self._kept = self._failed.dump()
+        self._kept = self._dump()
         return joined(self._kept, self._copy)
+
+    def _hold(self, places: Sequence[tuple[OpenEntry, int]], done: Done) -> None:
+        """Note the tuples of a step that the bolt still holds."""
+        new = {}
+        for row in done.record.open_rows:
+            at = row - done.record.held
+            if 0 <= at < len(places):
+                entry, number = places[at]
+                if (key := self._keys_of(entry)[number]) is not None:
+                    new[row] = key, self._keys.identity_in(entry.chunk, number)
+        self._held.note(done, new)
+
+    def _dump(self) -> bytes:
+        failed, held = self._failed.dump(), self._held.dump()
+        return joined(held, failed) if held else failed
 
     def _note(
         self, entry: OpenEntry, number: int, done: Done, row: int, *, tried_again: bool
@@ -468,11 +485,6 @@ def places_of(shares: Sequence[Share]) -> Iterator[tuple[OpenEntry, int]]:
     return ((share.entry, row) for share in shares for row in share.rows.tolist())
 
 
-def _held_and_failed(record: Record) -> Iterator[Tuple]:
-    """Return the tuples held since earlier steps that failed in this one."""
-    return (tup for tup in record.tuples if tup.row < record.held and tup.row in record.reasons)
-
-
 def _comes_again(done: Done, row: int) -> bool:
     """Return True if a tuple failed and its message is redelivered."""
     return row in done.record.reasons and _would_come_again(done.record, done.lineage, row)
@@ -498,35 +510,6 @@ def policy_of(topology: Topology) -> tuple[RetryPolicy, int]:
     longest = max(retry.longest for retry in retries)
     limit = max(spout.delivery_limit for spout in spouts)
     return RetryPolicy(first=first, longest=longest), limit
-
-
-def _times(topology: Topology, component: str) -> tuple[float, float]:
-    """Return the time to wait for an awaited tuple, and for a doubtful one.
-
-    A queue redelivers a message after its back-off; other spouts may never emit it again. Ordered
-    bolts upstream add to the time, as they may hold the tuple back while they retry another tuple.
-    """
-    config = topology.config
-    timeout_s = config.message_timeout_secs
-    spouts = [habits_of(spec.spout) for spec in topology.spouts.values()]
-    if not all(spout.takes_back for spout in spouts):
-        return _PATIENCE_PART * timeout_s, _PATIENCE_PART * timeout_s
-    back_off_s = max((spout.back_off_s for spout in spouts), default=0.0)
-    patience_s = max(_PATIENCE_S, _TIMEOUTS * timeout_s) + back_off_s
-    times = 1 + _ordered_before(topology, component)
-    return times * patience_s, times * _DOUBTFUL_S
-
-
-def _ordered_before(topology: Topology, component: str) -> int:
-    """Return the number of ordered bolts upstream of a bolt."""
-    before: set[str] = set()
-    ahead = [component]
-    while ahead:
-        for source in topology.bolts[ahead.pop()].subscriptions:
-            if source.component in topology.bolts and source.component not in before:
-                before.add(source.component)
-                ahead.append(source.component)
-    return sum(bool(ordered_by_of(topology.bolts[bolt])) for bolt in before - {component})
 
 
 class OrderGate:

@@ -110,19 +110,19 @@ class Sink(BasicBolt):
         self.received.append((tup["key"], tup["number"]))
 
 
-def topology(bolt: Any) -> Topology:
+def topology(bolt: Any, fields: str) -> Topology:
     builder = TopologyBuilder("order")
-    builder.set_spout("spout", Source(FIELDS))
+    builder.set_spout("spout", Source(fields))
     builder.set_bolt("bolt", bolt, config={"ordered_by": "key"}).fields_grouping("spout", "key")
     builder.set_bolt("sink", Sink()).shuffle_grouping("bolt")
     return builder.build()
 
 
-def pumped(bolt: Any, *fail: tuple[str, int]) -> tuple[Pump, SimulatedClock]:
+def pumped(bolt: Any, *fail: tuple[str, int], fields: str = FIELDS) -> tuple[Pump, SimulatedClock]:
     Fails.failing = set(fail)
     Sink.received = []
     clock = SimulatedClock()
-    return Pump(topology(bolt), simulated=clock), clock
+    return Pump(topology(bolt, fields), simulated=clock), clock
 
 
 def wait(pump: Pump, clock: SimulatedClock) -> None:
@@ -181,6 +181,51 @@ def test_a_tuple_whose_emission_leaves_with_another_fails_with_its_message() -> 
     pump.run()
     assert set(pump.acked) == {good, again, successor}
     assert Sink.received == [(TOGETHER, 2), (TOGETHER, 1), (TOGETHER, 1)]
+
+
+class Filling(Fails, Bolt):
+    """Adds to the lists of its tuples, which it holds until one with the key "flush" comes."""
+
+    output_fields = FIELDS
+
+    def prepare(self, config, context):
+        self.held: list[Any] = []
+
+    def execute(self, tup, collector):
+        if tup["key"] != "flush":
+            tup["parts"].append(len(self.held))
+            self.held.append(tup)
+            return
+        for held in self.held:
+            if self.fails(held["key"], held["number"]):
+                collector.fail(held, "not yet")
+            else:
+                collector.emit([held["key"], held["number"]], anchors=held)
+                collector.ack(held)
+        self.held = []
+        collector.ack(tup)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["one process", "the process dies"])
+def test_a_held_tuple_whose_list_has_changed_is_known_when_its_message_comes_again(
+    dies: bool,
+) -> None:
+    pump, _ = pumped(Filling(), ("a", 0), fields="key string, number long, parts array<long>")
+    [failing] = pump.feed(["a", 0, []])
+    pump.run()
+    pump.feed(["b", 0, []])  # held through several steps
+    pump.run()
+    if dies:
+        pump.take_over()
+    pump.feed(["flush", 0, []])
+    pump.run()
+    assert list(pump.failed) == [failing]
+    pump.feed(["a", 1, []], ["a", 0, []])
+    pump.run()
+    pump.feed(["flush", 1, []])
+    pump.run()
+    assert Sink.received == [("b", 0), ("a", 0), ("a", 1)]
+    assert len(pump.acked) == 5
 
 
 def test_tuples_of_which_none_succeeds_are_tried_again_together_with_their_emission() -> None:
