@@ -44,8 +44,10 @@ def place_of(error: BaseException) -> str:
     """Return ``helpers.py:12``, the innermost line of the user's code that the error went through.
 
     Empty if there is none. A module of a package is named with the package:
-    ``shop/helpers.py:12``.
+    ``shop/helpers.py:12``. The place of a group is that of its first error.
     """
+    if isinstance(error, BaseExceptionGroup) and (place := place_of(error.exceptions[0])):
+        return place
     # The frames that another process had, for an error of a process pool.
     frames = [*_frames(error.__traceback__), *_remote_frames(error)]
     frames = [each for each in frames if not _is_ours(each[0]) and not _is_standard(each[1])]
@@ -160,7 +162,7 @@ def raised() -> tuple[type[BaseException], ...]:
 
 
 def reason_of(error: object) -> str:
-    """``ValueError: the first line`` of an exception.
+    """``ValueError: the first line`` of an exception; of a group, with its first error.
 
     For anything else, the first line of its text, which may be empty.
     """
@@ -171,7 +173,11 @@ def reason_of(error: object) -> str:
     if not isinstance(error, BaseException):
         return text
     name = type(error).__name__
-    return f"{name}: {text}"[:REASON_LENGTH] if text else name
+    own = f"{name}: {text}" if text else name
+    if isinstance(error, BaseExceptionGroup):
+        # The text of a group, such as a ``TaskGroup`` raises, says only how many errors it has.
+        own = f"{own}: {reason_of(error.exceptions[0])}"
+    return own[:REASON_LENGTH]
 
 
 def reason_at(error: BaseException, where: str = "", place: str = "") -> str:

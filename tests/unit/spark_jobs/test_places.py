@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import sys
@@ -115,6 +116,28 @@ def test_an_error_of_a_process_pool_has_the_line_in_that_process(helpers):
     sent.__cause__ = _RemoteTraceback(text)
     sent.__traceback__ = raised(json.loads, "{").__traceback__.tb_next
     assert place_of(sent) == "helpers_of_mine.py:6"
+
+
+def test_a_group_of_errors_has_the_message_and_the_place_of_the_first_one(helpers):
+    """A ``TaskGroup`` says only how many errors there were."""
+
+    async def look(order):
+        helpers("helpers_of_mine").look(order)
+
+    async def together():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look({}))
+            group.create_task(look({}))
+
+    assert reason_at(raised(asyncio.run, together())) == (
+        "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions): KeyError: 'deep' "
+        "(helpers_of_mine.py:6)"
+    )
+    nested = ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("made by hand")])])
+    assert reason_at(nested) == (
+        "ExceptionGroup: outer (1 sub-exception): ExceptionGroup: inner (1 sub-exception): "
+        "ValueError: made by hand"
+    )
 
 
 def test_a_long_reason_keeps_its_place(helpers):

@@ -66,7 +66,7 @@ RAISING = [
     (leave, "SystemExit: usage: parse"),
     (cancel, "CancelledError"),
     (panic, "PanicException: called `Option::unwrap()` on a `None` value"),
-    (group, "BaseExceptionGroup: some (1 sub-exception)"),
+    (group, "BaseExceptionGroup: some (1 sub-exception): PanicException"),
     (unreadable, "UnreadableError: its message cannot be read"),
     (many_lines, "ValueError: first"),
 ]
