@@ -149,13 +149,13 @@ def raised() -> tuple[type[BaseException], ...]:
     """Return the type of the exception that is being handled, if it ends a call of a bolt but not
     its Spark task; for ``except raised()`` around the user's code.
 
-    Python evaluates the expression when an exception comes. All types belong to it but for
-    GeneratorExit, and Ctrl-C, which Python raises in the main thread: a library's ``sys.exit``, a
-    panic of a Rust extension and ``gevent.Timeout`` are no ``Exception``, and a process that ended
-    with one would be restarted for the same tuple again and again.
+    Python evaluates the expression when an exception comes. All types belong to it but for Ctrl-C,
+    which Python raises in the main thread: a library's ``sys.exit``, a panic of a Rust extension
+    and ``gevent.Timeout`` are no ``Exception``, and a process that ended with one would be
+    restarted for the same tuple again and again.
     """
     error = sys.exc_info()[1]
-    if error is None or isinstance(error, GeneratorExit):
+    if error is None:
         return ()
     is_main = threading.current_thread() is threading.main_thread()
     return () if isinstance(error, KeyboardInterrupt) and is_main else (type(error),)

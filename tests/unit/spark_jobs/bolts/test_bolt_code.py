@@ -54,6 +54,10 @@ def cancel():
     raise asyncio.CancelledError
 
 
+def close():
+    raise GeneratorExit
+
+
 def unreadable():
     raise UnreadableError
 
@@ -65,6 +69,7 @@ def many_lines():
 RAISING = [
     (leave, "SystemExit: usage: parse"),
     (cancel, "CancelledError"),
+    (close, "GeneratorExit"),
     (panic, "PanicException: called `Option::unwrap()` on a `None` value"),
     (group, "BaseExceptionGroup: some (1 sub-exception): PanicException"),
     (unreadable, "UnreadableError: its message cannot be read"),
