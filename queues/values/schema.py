@@ -246,7 +246,8 @@ def _plain(type_: str) -> pa.DataType | None:
     return TEXTS if _MAP.fullmatch(type_) else _FLAT.get(type_)
 
 
-# Raised by Arrow and by us for a value that does not fit its column.
+# Raised by Arrow and by us for a value that does not fit its column; the value's own code, which a
+# conversion calls, may raise anything else.
 UNFIT = (pa.ArrowException, *MISFITS)
 
 # Python type of a column: Arrow accepts all of its values, or all within the column's bits.
@@ -336,7 +337,7 @@ class Field:
 
         Takes a fraction of a microsecond for the common types.
         """
-        if value is None or (self._surely is not None and self._surely(value)):
+        if value is None:
             return True
         known = _PYTHON.get(self.arrow)
         if known is not None and type(value) is known:
@@ -345,12 +346,18 @@ class Field:
                 return -(1 << bits) <= value < 1 << bits
             if not isinstance(value, str) or value.isascii():
                 return True
-        if known is int and not isinstance(value, Integral):
-            return False  # Arrow would cut a fraction off
         try:
-            self.array([value])
-        except UNFIT:
+            return self._takes(value)
+        except Exception:  # noqa: BLE001 - the value's own code may raise anything
             return False
+
+    def _takes(self, value: Any) -> bool:
+        """Return True if Arrow accepts the value; else return False or raise any error."""
+        if self._surely is not None and self._surely(value):
+            return True
+        if _PYTHON.get(self.arrow) is int and not isinstance(value, Integral):
+            return False  # Arrow would cut a fraction off
+        self.array([value])
         return True
 
 
@@ -404,7 +411,7 @@ class Schema:
             )
         for field, value in zip(self.fields, values, strict=True):
             if not field.fits(value):
-                raise SchemaError(_misfit(field, value, field.name))
+                raise SchemaError(_described(field, value))
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """Return the rows as one record batch; raises SchemaError for the first misfit."""
@@ -418,7 +425,7 @@ class Schema:
             arrays = [
                 field.array(column) for column, field in zip(columns, self.fields, strict=True)
             ]
-        except UNFIT:
+        except Exception:
             for row in rows:
                 self.check(row)
             raise
@@ -426,6 +433,17 @@ class Schema:
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.fields))
+
+
+def _described(field: Field, value: Any) -> str:
+    try:
+        return _misfit(field, value, field.name)
+    except Exception as error:  # noqa: BLE001 - the value's own code may raise anything
+        kind = with_article(type(value).__name__)
+        return (
+            f"field {field.name!r} is {field.kind}, the value is {kind} that cannot be read: it "
+            f"raises {with_article(type(error).__name__)}"
+        )
 
 
 def _misfit(field: Field, value: Any, path: str) -> str:

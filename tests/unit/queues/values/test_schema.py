@@ -1,6 +1,7 @@
 import datetime as dt
 import decimal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -177,6 +178,42 @@ def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(type_, 
         schema.check([value, "x"])
     with pytest.raises(SchemaError, match=r"field 'a(\[\d\])?' is a"):
         schema.batch([[None, "x"], [value, "x"]])
+
+
+class Detached:
+    """As an object of an ORM whose session is closed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not bound to a session")
+
+
+class Frame(Sequence):
+    """As a frame of pandas, which has a length and is read by the names of its columns."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, name):
+        raise KeyError(name)
+
+    def __repr__(self) -> str:
+        return "a frame"
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "said"),
+    [
+        ("long", Detached(), "a Detached that cannot be read: it raises a RuntimeError"),
+        ("array<string>", Frame(), "the value is the Frame a frame"),
+        ("timestamp", np.ma.masked, "the value is the MaskedConstant masked"),
+    ],
+)
+def test_a_value_whose_own_code_raises_is_refused_as_any_misfit(type_, value, said):
+    """The error of a pandas frame, a masked value or a lazy object is none of Arrow's."""
+    schema = Schema.parse(f"it {type_}")
+    for refused in (schema.check, lambda values: schema.batch([values])):
+        with pytest.raises(SchemaError, match=f"field 'it' is an? {type_}, .*{said}"):
+            refused([value])
 
 
 def test_a_time_of_a_struct_outside_of_pythons_years_is_refused():

@@ -157,6 +157,27 @@ def test_a_cleanup_that_raises_does_no_harm(raises: Any, reason: str) -> None:
     assert pump.failed == dict.fromkeys(roots, f"bolt: flush: {reason}")
 
 
+class Lazy:
+    def __repr__(self) -> str:
+        raise RuntimeError("not bound to a session")
+
+
+class EmitsLazily(BasicBolt):
+    output_fields = "number long"
+
+    def execute(self, tup, collector):
+        collector.emit([Lazy() if tup[0] == "bad" else len(tup[0])])
+
+
+def test_a_value_that_raises_when_it_is_encoded_fails_its_tuple_and_no_other() -> None:
+    pump = Pump(topology(EmitsLazily(), then=Calling(lambda: None, step="never")))
+    good, bad = pump.feed(["good"], ["bad"])
+    pump.run()
+    assert pump.acked == [good]
+    assert list(pump.failed) == [bad]
+    assert "a Lazy that cannot be read: it raises a RuntimeError" in pump.failed[bad]
+
+
 def test_a_key_that_is_pressed_ends_the_task() -> None:
     def press():
         raise KeyboardInterrupt
