@@ -1,6 +1,9 @@
 """Tuples that a bolt holds across steps: joins, windows, and their outcomes."""
 
+import threading
+
 from tests.semantics.components import Acking, chain, feeding, outcome
+from tests.support.waiting import wait_until
 from tiercel import Bolt, Config, TopologyBuilder
 
 
@@ -188,3 +191,26 @@ def test_a_flush_that_fails_undoes_the_step_and_leaves_what_was_held(cluster_of)
     cluster.run_until_idle()
     assert outcome(cluster) == ([1, 2, 3], [13], 0)
     assert cluster.read_tuples("gather") == [[6]]
+
+
+class Later(Bolt):
+    """Emits and acks from a thread, a moment later."""
+
+    output_fields = "x long"
+
+    def execute(self, tup, collector):
+        def answer():
+            collector.emit([tup["x"]], tup)
+            collector.ack(tup)
+
+        threading.Timer(0.3, answer).start()
+
+
+def test_an_emission_of_a_thread_moves_on_though_nothing_is_fed(cluster_of_basic):
+    cluster = cluster_of_basic(chain(feeding(7), Later(), Acking()))
+
+    def acked():
+        cluster.run_until_idle()
+        return cluster.acked("s")
+
+    assert wait_until(acked) == [7]

@@ -108,8 +108,16 @@ class SparkEngine:
             self._open.callback(part.close)
 
     @property
-    def next_at(self) -> None:
-        """None: the bolts sleep in real time."""
+    def next_at(self) -> float | None:
+        """Return 0, which is now, if tuples wait: threads of a ``Bolt`` may emit at any time. Else
+        None: the bolts sleep in real time.
+        """
+        return 0.0 if self._waiting else None
+
+    @property
+    def _waiting(self) -> int:
+        """Number of tuples in all inboxes."""
+        return sum(one.tuples for one in self.inboxes.figures(self._inbox_ids).values())
 
     def start(self) -> None:
         """Start the engine; ping Redis first, because the first start of Spark takes seconds."""
@@ -142,7 +150,7 @@ class SparkEngine:
                 raise LocalClusterError(f"the Spark job ended: {fault}")
             while self._capture is not None and self._capture.turn():
                 continue
-            waiting = sum(one.tuples for one in self.inboxes.figures(self._inbox_ids).values())
+            waiting = self._waiting
             empty = 0 if waiting else empty + 1
             if waiting:
                 time.sleep(_LOOK_S)
