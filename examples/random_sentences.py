@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tiercel import (
@@ -40,7 +40,7 @@ class RandomSentenceSpout(Spout):
     output_fields = "sentence string"
 
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:  # noqa: ARG002 - needs neither
-        self.pending: dict[Hashable, str] = {}
+        self.pending: dict[uuid.UUID, str] = {}
         self.next_at = 0.0
 
     def next_tuple(self, collector: SpoutCollector) -> None:
@@ -52,10 +52,10 @@ class RandomSentenceSpout(Spout):
             self.pending[msg_id] = random.choice(SENTENCES)
             collector.emit([self.pending[msg_id]], msg_id)
 
-    def ack(self, msg_id: Hashable) -> None:
+    def ack(self, msg_id: uuid.UUID) -> None:
         print(f"done: {self.pending.pop(msg_id)}", flush=True)  # noqa: T201 - what there is to see
 
-    def fail(self, msg_id: Hashable, reason: str = "") -> None:
+    def fail(self, msg_id: uuid.UUID, reason: str = "") -> None:
         print(f"again: {self.pending[msg_id]} ({reason})", flush=True)  # noqa: T201 - what there is to see
         self.collector.emit([self.pending[msg_id]], msg_id)
 

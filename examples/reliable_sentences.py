@@ -14,7 +14,7 @@ import random
 import time
 import uuid
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tiercel import (
@@ -48,8 +48,8 @@ class ReliableSentenceSpout(Spout):
     def open(self, config: Mapping[str, Any], context: SpoutContext) -> None:  # noqa: ARG002 - needs no settings
         self.name = f"{context.component} {context.task_index}"
         self.sentences = itertools.cycle(SENTENCES)
-        self.pending: dict[Hashable, str] = {}
-        self.failed: deque[Hashable] = deque()
+        self.pending: dict[uuid.UUID, str] = {}
+        self.failed: deque[uuid.UUID] = deque()
         self.next_at = 0.0
 
     def next_tuple(self, collector: SpoutCollector) -> None:
@@ -67,10 +67,10 @@ class ReliableSentenceSpout(Spout):
 
     # One of ack and fail is called per emission, on the task that emitted the sentence.
 
-    def ack(self, msg_id: Hashable) -> None:
+    def ack(self, msg_id: uuid.UUID) -> None:
         print(f"{self.name}: done: {self.pending.pop(msg_id)}", flush=True)  # noqa: T201 - what there is to see
 
-    def fail(self, msg_id: Hashable, reason: str = "") -> None:
+    def fail(self, msg_id: uuid.UUID, reason: str = "") -> None:
         print(f"{self.name}: again: {self.pending[msg_id]} ({reason})", flush=True)  # noqa: T201 - what there is to see
         self.failed.append(msg_id)
 

@@ -159,6 +159,8 @@ class Spout:
     ``emit_direct`` emits. Guarantee: a tuple emitted with a message id is acked when its whole tree
     was processed, else failed or released. Tuples still pending when the process dies are never
     reported: the source must deliver their messages again (a broker does).
+
+    A message id comes back as it was emitted: annotate ``msg_id`` with the type of your ids.
     """
 
     output_fields: str = ""
@@ -223,30 +225,32 @@ class Spout:
         """
         return False
 
-    def describe(self, msg_id: MsgId) -> Mapping[str, str]:
+    def describe(self, msg_id: Any) -> Mapping[str, str]:
         """Return what operators know a message by, for logs and views of its failure:
         ``message_id``, and where it came from, such as ``queue``.
         """
         return {"message_id": str(msg_id)}
 
-    def ack(self, msg_id: MsgId) -> None:
+    def ack(self, msg_id: Any) -> None:
         """Handle a message whose tree was fully processed."""
 
-    def ack_all(self, msg_ids: Sequence[MsgId]) -> None:
+    def ack_all(self, msg_ids: Sequence[Any]) -> None:
         """Handle messages whose trees were fully processed; by default ``ack`` for each."""
         for msg_id in msg_ids:
             self.ack(msg_id)
 
-    def fail(self, msg_id: MsgId, reason: str = "") -> None:
-        """Handle a message whose tree failed or timed out. An override may omit ``reason``."""
+    def fail(self, msg_id: Any, *args: Any, **kwargs: Any) -> None:
+        """Handle a message whose tree failed or timed out: write ``fail(self, msg_id, reason)``, or
+        ``fail(self, msg_id)`` as in Storm. Type checkers take both for overrides of this.
+        """
 
-    def reject(self, msg_id: MsgId, reason: str) -> None:
+    def reject(self, msg_id: Any, reason: str) -> None:
         """Handle a message that can never be processed, as a bolt said (``raise Reject``): do not
         emit it again. The default calls ``fail``.
         """
         self._fail_for(msg_id, reason)
 
-    def retry_later(self, msg_id: MsgId, seconds: float, reason: str, *, blame: bool) -> None:  # noqa: ARG002 - for those who override it
+    def retry_later(self, msg_id: Any, seconds: float, reason: str, *, blame: bool) -> None:  # noqa: ARG002 - for those who override it
         """Emit a failed message again after this many seconds, and not before, as a bolt asked
         (``raise RetryLater``).
 
@@ -255,13 +259,13 @@ class Spout:
         """
         self._fail_for(msg_id, reason)
 
-    def _fail_for(self, msg_id: MsgId, reason: str) -> None:
+    def _fail_for(self, msg_id: Any, reason: str) -> None:
         if takes_reason(self):
             self.fail(msg_id, reason)
         else:
             self.fail(msg_id)
 
-    def release(self, msg_id: MsgId) -> None:
+    def release(self, msg_id: Any) -> None:
         """Emit a message again that did nothing wrong (driver restarted, ledger lost).
 
         The default calls ``fail``. A spout that holds the message emits it again by itself, at its

@@ -354,15 +354,17 @@ class Direct(Grouping):
 
 @runtime_checkable
 class CustomGrouping(Protocol):
-    """Protocol of a user's grouping: any object with these two methods.
+    """Protocol of a user's grouping: any object with these two methods. A subclass may leave
+    ``prepare`` out.
 
     Each emitting task has its own copy. Choose by the values alone. A choice that a repeated step
     does not repeat (by a counter, a clock, ``hash``) loses nothing, but the ledger sees different
     work and has the step's messages delivered again.
     """
 
-    def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:
+    def prepare(self, context: TopologyContext, stream: str, target_tasks: Sequence[int]) -> None:  # noqa: ARG002 - for those who override it
         """Called once, before the first choice; ``context`` is that of the emitting task."""
+        return  # without a statement it is abstract, and no subclass may leave it out
 
     def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:
         """Return the tasks of ``target_tasks`` that receive the tuple; ``task_id`` is the emitting

@@ -42,6 +42,44 @@ def topology() -> Topology:
     return builder.build()
 """
 
+# Ids of a type of their own, a `fail` as in Storm, and a grouping that needs no preparation.
+OWN_PARTS = """
+from collections.abc import Sequence
+from typing import Any
+
+from tiercel import CustomGrouping, QueueSink, Spout, SpoutCollector, TopologyBuilder
+
+
+class Lines(Spout):
+    output_fields = "line string"
+    pending: dict[int, str] = {}
+
+    def next_tuple(self, collector: SpoutCollector) -> None:
+        self.pending[1] = "one"
+        collector.emit(["one"], msg_id=1)
+
+    def ack(self, msg_id: int) -> None:
+        del self.pending[msg_id]
+
+    def fail(self, msg_id: int) -> None:
+        print(self.pending[msg_id])
+
+
+class WithReason(Lines):
+    def fail(self, msg_id: int, reason: str = "") -> None:
+        print(self.pending[msg_id], reason)
+
+
+class ByLength(CustomGrouping):
+    def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:
+        return [len(values[0])]
+
+
+builder = TopologyBuilder("lines")
+builder.set_spout("lines", Lines())
+builder.set_bolt("sink", QueueSink("lines")).custom_grouping("lines", ByLength())
+"""
+
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> Path:
@@ -121,27 +159,28 @@ def test_a_topology_runs_in_a_folder_whose_modules_have_the_names_of_ours(
     assert "of the user was imported" not in log.read_text()
 
 
+def mypy(python: Path, folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
+    """Return what a strict mypy says about files, with the types of the installed wheel."""
+    options = ["--strict", "--no-incremental", "--python-executable", str(python)]
+    command = [sys.executable, "-m", "mypy", *options, *files]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_strict_type_checker_takes_what_works(python: Path, folder: Path) -> None:
+    (folder / "own_parts.py").write_text(OWN_PARTS)
+    done = mypy(python, folder, "shout.py", "own_parts.py")
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_strict_type_checker_knows_the_types_of_every_public_name(
     python: Path, folder: Path
 ) -> None:
     (folder / "wrong.py").write_text(
         "from tiercel import Nonsense, TopologyBuilder\n\nTopologyBuilder(3)\n"
     )
-    mypy = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--no-incremental",
-        "--python-executable",
-        str(python),
-    ]
-    right = subprocess.run(
-        [*mypy, "shout.py"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert right.returncode == 0, right.stdout
-    wrong = subprocess.run(
-        [*mypy, "wrong.py"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert 'has no attribute "Nonsense"' in wrong.stdout
-    assert "[arg-type]" in wrong.stdout
+    fails_without_id = OWN_PARTS.replace("def fail(self, msg_id: int)", "def fail(self)")
+    (folder / "wrong_parts.py").write_text(fails_without_id)
+    done = mypy(python, folder, "wrong.py", "wrong_parts.py")
+    assert 'has no attribute "Nonsense"' in done.stdout
+    assert "[arg-type]" in done.stdout
+    assert 'Signature of "fail" incompatible' in done.stdout
