@@ -439,16 +439,12 @@ class SetApart:
         """True if tuples may be waiting."""
         return self._unsure or bool(self._told)
 
-    @property
-    def next_at(self) -> float:
-        """Time at which to call ``look`` again while tuples wait."""
-        return self._look_at
-
     def earlier(self, moment: float | None) -> float | None:
         """Return ``moment``, or the time at which to call ``look`` again if that is earlier."""
         if not self.waits:
             return moment
-        return self.next_at if moment is None else min(moment, self.next_at)
+        at = self._look_at if self._unsure else max(self._look_at, self._tell_all_at)
+        return at if moment is None else min(moment, at)
 
     def look(self, waiting: Callable[[], Iterable[int]]) -> None:
         """Report new waiting tuples, and report all of them again before they time out.

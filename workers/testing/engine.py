@@ -70,8 +70,9 @@ class Engine(Protocol):
     def start(self) -> None:
         """Start the engine. Raises SparkJobsError or AckerError, whose line says what to do."""
 
-    def work(self) -> None:
-        """Run the bolts until every inbox is empty and the ledger has all outcomes.
+    def work(self) -> bool:
+        """Run the bolts until every inbox is empty and the ledger has all outcomes; return True if
+        they had anything to do.
 
         Raises LocalClusterError if the bolts cannot be run.
         """

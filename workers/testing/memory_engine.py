@@ -118,8 +118,8 @@ class MemoryEngine:
         )
         self._attempts = [attempt_at(around, task, threading.Event()) for task in tasks]
 
-    def work(self) -> None:
-        """Run task by task until none has work left.
+    def work(self) -> bool:
+        """Run task by task until none has work left; return True if any had work.
 
         Raises LocalClusterError if a cycle of bolts does not end.
         """
@@ -133,6 +133,7 @@ class MemoryEngine:
                     "cycle, which one of them must end"
                 )
         self._counting.flush()
+        return steps > 0
 
     def _worked(self) -> bool:
         """Give each task a turn; return True if any had work."""

@@ -138,8 +138,8 @@ class SparkEngine:
             ) from error
         self._open.callback(self._finish, spark, self._spark)
 
-    def work(self) -> None:
-        """Work until two looks in a row find all inboxes empty.
+    def work(self) -> bool:
+        """Return True, after working until two looks in a row find all inboxes empty.
 
         One look may miss a tuple that moves from one inbox to the next meanwhile.
         """
@@ -155,6 +155,7 @@ class SparkEngine:
             if waiting:
                 time.sleep(_LOOK_S)
         self._worked_at = time.monotonic()
+        return True
 
     def tracebacks(self) -> Sequence[KnownError]:
         """Return the errors, after a wait for the reports that processes send every second."""

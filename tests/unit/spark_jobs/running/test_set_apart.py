@@ -52,12 +52,24 @@ def test_each_is_told_of_once_soon_and_all_before_they_time_out(ledger: Ledger) 
     assert ledger.told[3:] == [[1]]
 
 
+def test_a_task_whose_tuples_are_all_told_of_wakes_up_to_tell_of_them_again(ledger: Ledger) -> None:
+    clock = [0.0]
+    apart = SetApart(ledger, lambda: clock[0], 30.0)
+    at(apart, clock, 0.0, 1)
+    assert (apart.earlier(None), apart.earlier(5.0)) == (10.0, 5.0)
+    # This turn came too early to ask: there may be news.
+    at(apart, clock, 0.05, 1, 2)
+    assert apart.earlier(None) == 0.1
+    at(apart, clock, 0.1, 1, 2)
+    assert apart.earlier(None) == 10.0
+
+
 def test_while_redis_is_away_it_is_told_later(ledger: Ledger) -> None:
     clock = [0.0]
     apart = SetApart(ledger, lambda: clock[0], 30.0)
     ledger.away = True
     at(apart, clock, 0.0, 1)
-    assert apart.next_at == 0.1
+    assert apart.earlier(None) == 0.1
     ledger.away = False
     at(apart, clock, 0.1, 1)
     assert ledger.told == [[1]]

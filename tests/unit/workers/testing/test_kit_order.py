@@ -129,6 +129,16 @@ def test_a_tuple_that_always_fails_is_rejected_and_the_others_go_on(caplog) -> N
     assert "go on without it" in caplog.text
 
 
+def test_a_run_to_the_end_waits_for_a_tuple_that_always_fails() -> None:
+    feeder = FeederSpout("key string, number long")
+    feeder.feed(["a", 0], 0)
+    feeder.feed(["a", 1], 1)
+    Failing.fails = {("a", 0): 100}
+    with LocalCluster(topology(feeder, Failing())) as cluster:
+        cluster.run_to_the_end()
+        assert (cluster.rejected("spout"), cluster.acked("spout")) == ([0], [1])
+
+
 class Later(BasicBolt):
     output_fields = "key string, number long"
 

@@ -565,7 +565,11 @@ class Postponing(Passing):
 
 @pytest.mark.parametrize(
     ("bolt", "settings"),
-    [(Passing(), {"rate_limit": "1/s"}), (Refused(), {"retry": Retry(attempts=5, wait=20)})],
+    [
+        (Passing(), {"rate_limit": "1/s"}),
+        (Refused(), {"retry": Retry(attempts=5, wait=20)}),
+        (Refused(), {"retry": Retry(attempts=5, wait=20_000)}),
+    ],
 )
 def test_complete_topology_waits_for_rate_limits_and_retries(bolt, settings):
     rows = [[number] for number in range(100)]
