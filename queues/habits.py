@@ -24,7 +24,13 @@ class Habits:
     delivery_limit: int = DELIVERY_LIMIT
 
 
-class AbsentSpout(Spout):
+class StandIn(Spout):
+    """A spout that has the habits of another one."""
+
+    habits: Habits
+
+
+class AbsentSpout(StandIn):
     """Stand-in for a spout in the processes of bolts: the spout itself may not be picklable."""
 
     def __init__(self, habits: Habits) -> None:
@@ -32,8 +38,8 @@ class AbsentSpout(Spout):
 
 
 def habits_of(spout: Spout) -> Habits:
-    """Return the habits of a spout, or of the stand-in for it."""
-    if isinstance(spout, AbsentSpout):
+    """Return the habits of a spout; a stand-in has those of the spout that it stands in for."""
+    if isinstance(spout, StandIn):
         return spout.habits
     kind = type(spout)
     habits = Habits(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from tiercel.queues.broker.frames import read_properties
 from tiercel.queues.consuming.messages import Delivery
 from tiercel.queues.errors import BadBodyError, SchemaError
+from tiercel.queues.habits import Habits, StandIn
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.message.identity import Identified, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
@@ -275,7 +276,7 @@ class RefusedBody:
     reason: str
 
 
-class BodyFeeder(FeederSpout):
+class BodyFeeder(FeederSpout, StandIn):
     """Stands in for a ``QueueSpout``: decodes fed bodies with its decoder, and emits them.
 
     It replays only tuples that a bolt postponed (``RetryLater``), up to the spout's delivery limit.
@@ -290,6 +291,13 @@ class BodyFeeder(FeederSpout):
         )
         self._decode = spout.decoder()
         self._delivery_limit = spout.queue.delivery_limit
+        self.habits = Habits(
+            retries_later=True,
+            takes_back=False,
+            back_off_s=0.0,
+            retry=spout.queue.retry,
+            delivery_limit=self._delivery_limit,
+        )
         # Failures of postponed messages so far, by message id.
         self._failures: Counter[MsgId] = Counter()
         known_by = spout.identity

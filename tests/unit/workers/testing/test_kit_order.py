@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
 
-from tiercel import AsyncBolt, BasicBolt, Config, RetryLater, Spout, TopologyBuilder
+from tiercel import (
+    AsyncBolt,
+    BasicBolt,
+    Config,
+    QueueSpout,
+    RetryLater,
+    RetryPolicy,
+    Spout,
+    TopologyBuilder,
+)
 from tiercel.testing import FeederSpout, LocalCluster
 
 
@@ -137,6 +147,24 @@ def test_a_run_to_the_end_waits_for_a_tuple_that_always_fails() -> None:
     with LocalCluster(topology(feeder, Failing())) as cluster:
         cluster.run_to_the_end()
         assert (cluster.rejected("spout"), cluster.acked("spout")) == ([0], [1])
+
+
+def test_a_tuple_is_tried_as_often_and_as_soon_as_its_queue_spout_says() -> None:
+    second = timedelta(seconds=1)
+    spout = QueueSpout(
+        "orders",
+        "key string, number long",
+        delivery_limit=3,
+        retry=RetryPolicy(first=second, longest=second),
+    )
+    Failing.fails = {("a", 0): 100}
+    with LocalCluster(topology(spout, Failing())) as cluster:
+        cluster.feed_body(b'{"key": "a", "number": 0}')
+        cluster.advance_time(2.9)
+        assert cluster.pending("spout") == 1
+        cluster.advance_time(0.1)
+        [letter] = cluster.dead_letters()
+        assert "failed 4 times: ValueError: not yet" in letter.reason
 
 
 class Later(BasicBolt):
