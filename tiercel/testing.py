@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiercel.workers.testing.cluster import LocalCluster, complete_topology
+from tiercel.workers.testing.cluster import LocalCluster, StartCluster, complete_topology
 from tiercel.workers.testing.engine import LocalClusterError
 from tiercel.workers.testing.stand_ins import (
     FeederSpout,
@@ -19,6 +19,7 @@ __all__ = [
     "LocalClusterError",
     "PublishedMessage",
     "RefusedBody",
+    "StartCluster",
     "complete_topology",
     "feeder_for",
     "with_bolts",

@@ -39,9 +39,17 @@ def client() -> Iterator:
         yield client
 
 
-def test_a_strict_type_checker_has_nothing_against_its_topology(project):
-    mypy = [sys.executable, "-m", "mypy", "--strict", "my_project.py"]
-    done = subprocess.run(mypy, cwd=project, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["mypy", "--strict"],
+        ["ruff", "check", "--isolated"],
+        ["ruff", "format", "--isolated", "--check"],
+    ],
+)
+def test_checkers_with_their_defaults_have_nothing_against_it(project, words):
+    command = [sys.executable, "-m", *words, "."]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from tests.support.kinds import with_kind
-from tiercel.workers.testing.plugin import StartCluster
+from tiercel.testing import StartCluster
 
 
 @pytest.fixture(params=["memory", "spark"])

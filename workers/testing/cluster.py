@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Protocol, Self, get_args
 
 from tiercel.queues.errors import BadPropertyError, SchemaError
 from tiercel.queues.nouns import counted, kind_of
@@ -442,6 +442,15 @@ class LocalCluster:
         moments = (self._spouts.next_at, self._ticks.next_at if ticks else None, engine.next_at)
         # An unused moment in the past, such as a deactivated spout's, moves nothing.
         return min((each for each in moments if each is not None and each > now), default=None)
+
+
+class StartCluster(Protocol):
+    """The type of the fixture ``local_cluster``."""
+
+    def __call__(
+        self, topology: Topology, config: Config | None = None, **options: Any
+    ) -> LocalCluster:
+        """Return a running cluster; takes and raises the same as ``LocalCluster``."""
 
 
 class _Orders:

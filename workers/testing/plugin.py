@@ -6,22 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import pytest
 
 from tiercel.spark_jobs.topology.config import Config
 from tiercel.spark_jobs.topology.graph import Topology
-from tiercel.workers.testing.cluster import EngineName, LocalCluster
-
-
-class StartCluster(Protocol):
-    """The type of the fixture ``local_cluster``."""
-
-    def __call__(
-        self, topology: Topology, config: Config | None = None, **options: Any
-    ) -> LocalCluster:
-        """Return a running cluster; takes and raises the same as ``LocalCluster``."""
+from tiercel.workers.testing.cluster import EngineName, LocalCluster, StartCluster
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
