@@ -514,8 +514,8 @@ def test_held_tuples_do_not_look_as_if_they_waited():
 
 
 def open_at(pump):
-    """Let a second pass, and return the open windows of the task as it reports them."""
-    later(pump, 1)
+    """Let ten seconds pass, and return the open windows of the task as it reports them."""
+    later(pump, 10)
     pump.work_at("windows")
     [task] = pump.topology.task_ids("windows")
     return pump.attempts[task].windows
