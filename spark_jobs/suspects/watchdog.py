@@ -24,6 +24,7 @@ from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 log = logging.getLogger(__name__)
 
 _EXIT_CODE = 70
+_STDERR = 2
 _LONGEST_PAUSE_S = 1.0
 # A call is long after this time.
 _LONG_S = 1.0
@@ -189,8 +190,9 @@ class Putting:
 
 
 def _put_off(seconds: float) -> None:
-    # With the tracebacks of all threads on stderr.
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    # With the tracebacks of all threads on stderr: not ``sys.stderr``, which a bolt may replace by
+    # an object without a file.
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
 
 
 IN_NATIVE_CODE = Putting(_put_off, faulthandler.cancel_dump_traceback_later)

@@ -2,6 +2,7 @@
 process.
 """
 
+import io
 import subprocess
 import sys
 import threading
@@ -250,3 +251,12 @@ def test_native_code_that_blocks_every_thread_of_python_is_ended_with_a_tracebac
     )
     assert ended.returncode == 1
     assert "Timeout (" in ended.stderr
+
+
+@pytest.mark.parametrize("elsewhere", [io.StringIO(), None])
+def test_a_bolt_may_send_stderr_elsewhere_without_ending_its_process(monkeypatch, elsewhere):
+    process = Process()
+    process.watchdog = Watchdog(timedelta(minutes=10), [Idle(), process])
+    with process.over(lambda _: None):
+        monkeypatch.setattr(sys, "stderr", elsewhere)
+        process.is_looked_at(3)
