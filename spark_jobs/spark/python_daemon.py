@@ -75,6 +75,42 @@ def private_folder(named: str) -> str | None:
     return None
 
 
+def have_workers_keep_their_connections() -> None:
+    """Have processes that a bolt forks, as ``multiprocessing`` does, let go of the connection
+    between their worker and Spark.
+
+    Spark sees a worker's death by the end of its connection, which a child that lives on would keep
+    open: no task would be restarted until the driver misses its heartbeats and begins a new run.
+    """
+    daemon = os.getpid()
+    of_worker: set[str] = set()
+
+    def forked() -> None:
+        if os.getppid() == daemon:
+            of_worker.update(_sockets().values())
+            return
+        # Replaced, not closed: Python's objects still have these numbers, and close them.
+        null = os.open(os.devnull, os.O_RDWR)
+        for number, name in _sockets().items():
+            if name in of_worker:
+                os.dup2(null, number, inheritable=False)
+        os.close(null)
+
+    os.register_at_fork(after_in_child=forked)
+
+
+def _sockets() -> dict[int, str]:
+    """Return the names of the sockets of this process by their file descriptors."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        # The descriptor of the folder itself is closed by now.
+        with contextlib.suppress(OSError):
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[int(entry.name)] = name
+    return found
+
+
 def main() -> None:
     """Import, then fork workers until Spark closes the standard input."""
     use_the_folder()
@@ -82,6 +118,7 @@ def main() -> None:
     # Exclude start-up objects from garbage collection in all workers: collecting would touch, and
     # so copy, pages that they share.
     importlib.import_module("tiercel.spark_jobs.process.interpreter").freeze_startup_objects()
+    have_workers_keep_their_connections()
     named = os.environ.get(_SOCKETS)
     folder = None if named is None else private_folder(named)
     if folder is not None:

@@ -57,6 +57,30 @@ for _ in range(3):
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
+CHILDREN = """
+import os, signal, socket, time
+from tiercel.spark_jobs.spark.python_daemon import have_workers_keep_their_connections
+have_workers_keep_their_connections()
+spark, connection = socket.socketpair()
+if os.fork() == 0:
+    spark.close()
+    copy = os.dup(connection.fileno())
+    parent, child = socket.socketpair()
+    if os.fork() == 0:
+        child.send(b"%d" % os.getpid())
+        time.sleep(60)
+        os._exit(0)
+    connection.send(parent.recv(20))
+    os.kill(os.getpid(), signal.SIGKILL)
+connection.close()
+spark.settimeout(20)
+child = int(spark.recv(20))
+try:
+    print(spark.recv(1))
+finally:
+    os.kill(child, signal.SIGKILL)
+"""
+
 
 def started(code: str, *folders: object) -> str:
     """Return the output of a Python process with these folders first on its PYTHONPATH and Spark's
@@ -109,6 +133,10 @@ def test_a_worker_has_nothing_left_to_import() -> None:
 
 def test_what_it_imported_works_in_every_process_that_it_forks() -> None:
     assert started(FORKED) == "0\n0\n0\n"
+
+
+def test_spark_sees_the_death_of_a_worker_whose_bolt_has_forked_a_process_that_lives_on() -> None:
+    assert started(CHILDREN) == "b''\n"
 
 
 def test_spark_s_own_loop_runs_behind_it_until_spark_closes_its_input() -> None:
