@@ -1,5 +1,5 @@
 """Failure reasons in one readable line, with the line of the user's code that raised the error; and
-tracebacks without tiercel's frames. Pure.
+tracebacks without tiercel's frames. Pure, but ``raised`` ends a process that a bolt has forked.
 
 The user's code is all code outside tiercel and libraries: an error in ``json.loads`` is reported at
 the bolt's line that calls it. If the bolt itself is an installed package, that package counts as
@@ -8,6 +8,7 @@ the user's code.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import sysconfig
@@ -19,6 +20,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from tiercel.acker.ledger import REASON_LENGTH
+
+# Set in a process that a bolt has forked. Such a process must not return to the engine, or it would
+# go on as a second process of the bolt's tasks.
+FORKED = threading.Event()
 
 # Characters of a traceback. The last lines say most, so the first ones get less room.
 LONGEST = 8_000
@@ -153,10 +158,17 @@ def raised() -> tuple[type[BaseException], ...]:
     which Python raises in the main thread: a library's ``sys.exit``, a panic of a Rust extension
     and ``gevent.Timeout`` are no ``Exception``, and a process that ended with one would be
     restarted for the same tuple again and again.
+
+    In a process that a bolt has forked it does not return: that process ends.
     """
     error = sys.exc_info()[1]
     if error is None:
         return ()
+    if FORKED.is_set():
+        if isinstance(error, SystemExit) and not error.code:
+            os._exit(0)
+        traceback.print_exception(error)
+        os._exit(1)
     is_main = threading.current_thread() is threading.main_thread()
     return () if isinstance(error, KeyboardInterrupt) and is_main else (type(error),)
 

@@ -22,6 +22,7 @@ failed, and its broker delivers it again.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -42,6 +43,7 @@ from tiercel.acker.inbox.contract import (
 )
 from tiercel.acker.ledger import Applied, Ledger, Reply, Token, conflict_of, total
 from tiercel.spark_jobs.errors import LostStepsError
+from tiercel.spark_jobs.reasons import FORKED
 from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.state.store import StateTurn
@@ -88,6 +90,9 @@ class Committer:
 
         Repeat the call if a store could not be reached. Raises StaleAttemptError, LostStepsError.
         """
+        if FORKED.is_set():
+            # The bolt has returned in both processes, and the step is its parent's.
+            os._exit(0)
         step, work, finishing = covered.step, _work_of(done), self._finishing()
         writing = self._writing(done, states)
         self.conflicted = writing is None or (bool(covered.work) and covered.work != work)

@@ -77,11 +77,12 @@ def private_folder(named: str) -> str | None:
 
 def have_workers_keep_their_connections() -> None:
     """Have processes that a bolt forks, as ``multiprocessing`` does, let go of the connection
-    between their worker and Spark.
+    between their worker and Spark, and know that they are no workers.
 
     Spark sees a worker's death by the end of its connection, which a child that lives on would keep
     open: no task would be restarted until the driver misses its heartbeats and begins a new run.
     """
+    is_forked = importlib.import_module("tiercel.spark_jobs.reasons").FORKED
     daemon = os.getpid()
     of_worker: set[str] = set()
 
@@ -89,6 +90,7 @@ def have_workers_keep_their_connections() -> None:
         if os.getppid() == daemon:
             of_worker.update(_sockets().values())
             return
+        is_forked.set()
         # Replaced, not closed: Python's objects still have these numbers, and close them.
         null = os.open(os.devnull, os.O_RDWR)
         for number, name in _sockets().items():

@@ -81,6 +81,32 @@ finally:
     os.kill(child, signal.SIGKILL)
 """
 
+RETURNS = """
+import os, sys
+from tiercel import BasicBolt, QueueSpout, TopologyBuilder
+from tiercel.spark_jobs.spark.python_daemon import have_workers_keep_their_connections
+from tiercel.testing import LocalCluster
+
+class Forks(BasicBolt):
+    def execute(self, tup, collector):
+        if os.fork() == 0:
+            END
+        os.wait()
+        os.write(1, b"%d executed" % tup["number"])
+
+builder = TopologyBuilder("forks")
+builder.set_spout("numbers", QueueSpout("numbers", fields="number long", format="json"))
+builder.set_bolt("forks", Forks()).shuffle_grouping("numbers")
+have_workers_keep_their_connections()
+if os.fork() == 0:
+    with LocalCluster(builder.build()) as cluster:
+        cluster.feed_body('{"number": 1}')
+        cluster.run_until_idle()
+        os.write(1, f", acked {cluster.acked('numbers')}".encode())
+    os._exit(0)
+os.wait()
+"""
+
 
 def started(code: str, *folders: object) -> str:
     """Return the output of a Python process with these folders first on its PYTHONPATH and Spark's
@@ -137,6 +163,11 @@ def test_what_it_imported_works_in_every_process_that_it_forks() -> None:
 
 def test_spark_sees_the_death_of_a_worker_whose_bolt_has_forked_a_process_that_lives_on() -> None:
     assert started(CHILDREN) == "b''\n"
+
+
+@pytest.mark.parametrize("end", ["return", "sys.exit(0)", "raise ValueError"])
+def test_a_process_that_a_bolt_forks_does_not_go_on_as_a_bolt_task(end: str) -> None:
+    assert started(RETURNS.replace("END", end)) == "1 executed, acked [1]"
 
 
 def test_spark_s_own_loop_runs_behind_it_until_spark_closes_its_input() -> None:
