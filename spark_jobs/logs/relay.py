@@ -51,14 +51,14 @@ class RelayHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self._packed(record)
-        except Exception:  # noqa: BLE001 - such as unfit arguments: handled as logging handles them
+            parts = [text[at : at + _PART] for at in range(0, len(text), _PART)]
+            # With the process id, because several processes write to one pipe.
+            name = f"{os.getpid()}.{next(self._numbers)}"
+            for number, part in enumerate(parts, 1):
+                self._write(f"{self._mark} {name} {number}/{len(parts)} {part}\n".encode())
+        except Exception:  # noqa: BLE001 - such as unfit arguments, or a pipe that a bolt has made
+            # non-blocking: handled as logging handles them.
             self.handleError(record)
-            return
-        parts = [text[at : at + _PART] for at in range(0, len(text), _PART)]
-        # With the process id, because several processes write to one pipe.
-        name = f"{os.getpid()}.{next(self._numbers)}"
-        for number, part in enumerate(parts, 1):
-            self._write(f"{self._mark} {name} {number}/{len(parts)} {part}\n".encode())
 
     def _packed(self, record: logging.LogRecord) -> str:
         error = record.exc_text

@@ -101,6 +101,18 @@ def test_our_own_records_keep_the_driver_s_name_and_their_event(wire):
     assert json.loads(JsonFormatter("driver").format(record))["event"] == "bolt_raised"
 
 
+@pytest.mark.parametrize("error", [BlockingIOError, BrokenPipeError, OSError])
+def test_a_line_that_cannot_be_written_does_not_raise_in_the_bolt_task(error):
+    def write(line):
+        raise error
+
+    handler = RelayHandler(MARK, write)
+    lost = []
+    handler.handleError = lost.append
+    handler.handle(logging.makeLogRecord({"msg": "a failure"}))
+    assert [record.msg for record in lost] == ["a failure"]
+
+
 def test_a_traceback_comes_along(wire):
     try:
         _ = {}["deep"]
