@@ -32,11 +32,11 @@ from bench.rig import WORDS, running, servers
 from bench.server import redis_server
 from bench.throughput import drain
 from bench.topologies.rows import DATABASE
+from tests.support.postgres import EmbeddedPostgres
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ids import Said
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.clients import connect
-from tiercel.compose.embedded import EmbeddedPostgres
 from tiercel.spark_jobs.database.engine import engine_of
 from tiercel.spark_jobs.database.rows import Row, WriterSettings
 from tiercel.spark_jobs.database.writer import Writer

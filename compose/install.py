@@ -228,22 +228,6 @@ class Apt:
             f"apt knows no package {' or '.join(packages)}; add a package source that has it"
         )
 
-    def debian_mirror(self) -> str:
-        """Return the URL of the Debian mirror used by this machine's apt.
-
-        Raises ServiceMissingError if it uses none.
-        """
-        form = "$(ORIGIN) $(LABEL) $(SITE)"
-        targets = _run(("apt-get", "indextargets", "--format", form, "Created-By: Packages")).stdout
-        for target in targets.splitlines():
-            origin, _, rest = target.partition(" ")
-            label, _, site = rest.partition(" ")
-            if (origin, label) == ("Debian", "Debian") and site.startswith(("http://", "https://")):
-                return site
-        raise ServiceMissingError(
-            "apt here has no mirror of Debian to build images from; name images that can be pulled"
-        )
-
     def install(self, packages: Sequence[str]) -> None:
         """Install packages without starting their services.
 

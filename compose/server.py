@@ -24,9 +24,6 @@ LOOPBACK = "127.0.0.1"
 # Below the range of Linux for outgoing connections: while a server restarts, no client's connection
 # attempt can take its port.
 _CANDIDATES = range(15_000, 32_000)
-# A separate range for containers, which get their port long before they listen, and cannot draw
-# again.
-OF_CONTAINERS = range(10_000, 15_000)
 # Listening addresses that accept connections to loopback: loopback and any, in IPv4 and IPv6.
 _TABLES = {
     "/proc/net/tcp": {"0100007F", "0" * 8},

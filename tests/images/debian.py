@@ -81,6 +81,28 @@ def version_of(client: docker.DockerClient, release: Release, package: str) -> s
     return answer.decode().rpartition(":")[2]
 
 
+def debian_mirror() -> str:
+    """Return the URL of the Debian mirror used by this machine's apt.
+
+    Raises ServiceMissingError if it uses none.
+    """
+    form = "$(ORIGIN) $(LABEL) $(SITE)"
+    targets = subprocess.run(
+        ["apt-get", "indextargets", "--format", form, "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    for target in targets.splitlines():
+        origin, _, rest = target.partition(" ")
+        label, _, site = rest.partition(" ")
+        if (origin, label) == ("Debian", "Debian") and site.startswith(("http://", "https://")):
+            return site
+    raise ServiceMissingError(
+        "apt here has no mirror of Debian to build images from; name images that can be pulled"
+    )
+
+
 def _bootstrap(release: Release, packed: IO[bytes]) -> None:
     install_missing("debootstrap")
     apt = Apt.find()
@@ -90,7 +112,7 @@ def _bootstrap(release: Release, packed: IO[bytes]) -> None:
         )
     # A release that is newer than debootstrap has no script there; all scripts are links to sid's.
     script = next(path for path in (_SCRIPTS / release.suite, _SCRIPTS / "sid") if path.exists())
-    words = [release.suite, ",".join(release.packages), apt.debian_mirror(), str(script)]
+    words = [release.suite, ",".join(release.packages), debian_mirror(), str(script)]
     with tempfile.TemporaryFile() as said:
         done = subprocess.run(
             [*apt.prefix, "/bin/sh", "-c", _BOOTSTRAP, "bootstrap", *words],

@@ -20,12 +20,15 @@ from testcontainers.core.waiting_utils import WaitStrategy
 
 from tests.images.server_images import ServerVersion
 from tiercel.compose.embedded import answers_as_rabbitmq, answers_as_redis
-from tiercel.compose.server import LOOPBACK, OF_CONTAINERS, free_port
+from tiercel.compose.server import LOOPBACK, free_port
 
 # The image of the container that cleans up after a killed test run is public, and cannot be pulled
 # everywhere.
 testcontainers_config.ryuk_disabled = True
 
+# Ports of containers, which get them long before they listen, and cannot draw again: below those
+# of embedded servers.
+PORTS = range(10_000, 15_000)
 _STOP_GRACE_S = 60
 
 
@@ -61,7 +64,7 @@ class ContainerServer(ABC):
         self.password = secrets.token_urlsafe(24)
         self._extra = extra
         self._files = files or {}
-        self._published = {port: free_port(OF_CONTAINERS) for port in self.ports}
+        self._published = {port: free_port(PORTS) for port in self.ports}
         self._container: DockerContainer | None = None
 
     @abstractmethod

@@ -14,6 +14,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+from tests.images.debian import debian_mirror
 from tiercel.compose.install import Apt, find_system_program, install_missing
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,7 @@ def fetch(folder: Path) -> None:
         (scratch / "lists" / "partial").mkdir(parents=True)
         (scratch / "cache" / "archives" / "partial").mkdir(parents=True)
         (scratch / "sources").write_text(
-            f"deb [signed-by={KEYRING}] {apt.debian_mirror()} trixie main\n"
+            f"deb [signed-by={KEYRING}] {debian_mirror()} trixie main\n"
         )
         settings = {
             "Dir::Etc::sourcelist": scratch / "sources",

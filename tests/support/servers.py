@@ -13,7 +13,8 @@ from tests.images.engine import engine
 from tests.images.server_images import ServerVersion, image_of, server_named
 from tests.support.certificates import HOST, Certificate
 from tests.support.containers import ContainerRabbitMQ, ContainerRedis
-from tiercel.compose.embedded import EmbeddedPostgres, EmbeddedRabbitMQ, EmbeddedRedis
+from tests.support.postgres import EmbeddedPostgres
+from tiercel.compose.embedded import EmbeddedRabbitMQ, EmbeddedRedis
 from tiercel.compose.install import install_missing
 from tiercel.compose.server import LOOPBACK, free_port
 

@@ -8,9 +8,10 @@ import secrets
 from pathlib import Path
 from typing import Self
 
+from tests.support import containers
 from tests.support.docker_cli import ROOT, compose_command, docker_environment, run
 from tests.support.waiting import wait_until
-from tiercel.compose.server import LOOPBACK, OF_CONTAINERS, free_port
+from tiercel.compose.server import LOOPBACK, free_port
 
 FILE = ROOT / "compose" / "docker-compose.yml"
 ROLES = "/run/tiercel/roles"
@@ -39,7 +40,7 @@ class Stack:
         self._command = command
         self._file = file
         self.project = f"tiercel-test-{secrets.token_hex(4)}"
-        ports = {name: str(free_port(OF_CONTAINERS)) for name in PORTS}
+        ports = {name: str(free_port(containers.PORTS)) for name in PORTS}
         # This shell's settings for tiercel do not apply to the stack.
         around = {
             name: value
