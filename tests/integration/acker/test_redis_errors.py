@@ -155,7 +155,6 @@ def registry_calls(url: str) -> tuple[Any, Calls]:
     return registry, {
         "announce": lambda: registry.announce(made),
         "topologies": registry.topologies,
-        "queues": registry.queues,
     }
 
 
