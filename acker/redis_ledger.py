@@ -48,6 +48,7 @@ from tiercel.acker.redis.scripts import (
     RedisScript,
     RedisServer,
     RedisServers,
+    nothing,
     script_source,
 )
 from tiercel.acker.redis_feed import FeedServer, Noted, RedisFeed, ShardFeed
@@ -307,7 +308,7 @@ class ShardScripts:
         for group in groups:
             args += (group.high, packed[5 * group.start : 5 * group.end])
         return self._call(
-            self._reset_timeout, self._keys.buckets(groups), args, _nothing, "reset timeouts"
+            self._reset_timeout, self._keys.buckets(groups), args, nothing, "reset timeouts"
         )
 
     def _call(
@@ -367,10 +368,6 @@ def _if_none(effect: RedisEffect[list[int]]) -> RedisEffect[bool]:
         return not effect.read(reply)
 
     return RedisEffect(effect.pipeline, effect.command, read, effect.verb, effect.text)
-
-
-def _nothing(_: object) -> None:
-    pass
 
 
 def _census(client: redis.Redis, keys: ShardKeys) -> Census:

@@ -35,9 +35,7 @@ from tiercel.acker.metrics.contract import (
     known_errors,
     newest_first,
 )
-from tiercel.acker.redis.clients import connect_topology
-from tiercel.acker.redis.errors import translated
-from tiercel.acker.redis.scripts import script_source
+from tiercel.acker.redis.scripts import RedisEffect, RedisServer, nothing, pairs, script_source
 
 R = TypeVar("R", ErrorReport, TraceReport)
 _BOUNDS = (ERRORS_A_WINDOW, int(ERRORS_WINDOW.total_seconds() * 1000), ERRORS_KEPT)
@@ -59,7 +57,7 @@ class RedisMetrics(Metrics):
         ``clock`` returns seconds since the epoch, because all reporting processes must agree.
         """
         prefix = topology_prefix(topology)
-        self._client = connect_topology(url, topology)
+        self._server = RedisServer(url, prefix)
         self._clock = clock
         self._reporter_key = f"{prefix}counted:{secrets.token_hex(8)}"
         self._number = 0
@@ -74,7 +72,7 @@ class RedisMetrics(Metrics):
         self._since_key = prefix + "metrics:since"
         self._slot_prefix = prefix + "metrics:"
         self._count, self._report, self._trace, self._retire = (
-            self._client.register_script(script_source(name, package="tiercel.acker.metrics"))
+            self._server.script(script_source(name, package="tiercel.acker.metrics"))
             for name in ("count", "report", "trace", "retire")
         )
 
@@ -99,23 +97,19 @@ class RedisMetrics(Metrics):
         slots = [self._slot(window, window.slot_at(now)) for window in SLIDING]
         # Keep slots longer than necessary, by the length of two: clocks may differ a little.
         kept_ms = [(window.value + 3 * window.slot_s) * 1000 for window in SLIDING]
-        pairs = [part for pair in self._unsure.items() for part in pair]
-        with translated("count"):
-            self._count(
-                keys=[self._reporter_key, self._since_key, self._counts_key, *slots],
-                args=[self._number, _REPORTER_MEMORY_MS, now, *kept_ms, *pairs],
-            )
+        counts = [part for pair in self._unsure.items() for part in pair]
+        keys = [self._reporter_key, self._since_key, self._counts_key, *slots]
+        words = [self._number, _REPORTER_MEMORY_MS, now, *kept_ms, *counts]
+        self._count(keys, words, nothing, "count").perform()
         self._unsure = {}
 
     def report(self, errors: Sequence[ErrorReport]) -> None:
         for (component, task), reported in by_task(errors).items():
             # Errors beyond the bound of a window would not be kept.
             kept = [_packed(error) for error in reported[:ERRORS_A_WINDOW]]
-            with translated("report errors"):
-                self._report(
-                    keys=[self._errors_key, self._windows_key],
-                    args=[*_BOUNDS, json.dumps([component, task]), *kept],
-                )
+            words = [*_BOUNDS, json.dumps([component, task]), *kept]
+            keys = [self._errors_key, self._windows_key]
+            self._report(keys, words, nothing, "report errors").perform()
 
     def over(self, window: Window) -> Counted:
         now = self._clock()
@@ -134,18 +128,17 @@ class RedisMetrics(Metrics):
 
     def _read(self, keys: Sequence[str]) -> tuple[float | None, Sequence[Mapping[bytes, bytes]]]:
         """Return when counting began, and the counters at each key."""
-        with translated("read the counters"), self._client.pipeline(transaction=False) as pipeline:
-            pipeline.get(self._since_key)
-            for key in keys:
-                pipeline.hgetall(key)
-            since, *found = pipeline.execute()
+        verb = "read the counters"
+        hashes = [self._hash(key, verb) for key in keys]
+        began: RedisEffect[Any] = self._server.command("GET", self._since_key, verb=verb)
+        since, *found = self._server.perform([began, *hashes])
         return None if since is None else float(since), found
 
     def errors(self, limit: int = 50) -> list[ErrorReport]:
         if limit < 1:
             return []
-        with translated("read the errors"):
-            found: Any = self._client.lrange(self._errors_key, 0, limit - 1)
+        words = ("LRANGE", self._errors_key, 0, limit - 1)
+        found = self._server.command(*words, read=list, verb="read the errors").perform()
         return newest_first(_unpacked(ErrorReport, one) for one in found)
 
     def trace(self, reports: Sequence[TraceReport]) -> None:
@@ -157,17 +150,16 @@ class RedisMetrics(Metrics):
             # A report without a traceback only updates the time of the last one.
             short = replace(report, reason=report.reason[:REASON_LENGTH])
             words.append(_packed(short) if report.text else "")
-        with translated("keep tracebacks"):
-            self._trace(keys=[*self._traces_keys], args=[TRACES_KEPT, *words])
+        self._trace(self._traces_keys, [TRACES_KEPT, *words], nothing, "keep tracebacks").perform()
 
     def traces(self) -> Sequence[KnownError]:
         reports_key, last_key = self._traces_keys
-        with translated("read the tracebacks"):
-            reports: Any = self._client.hgetall(reports_key)
-            last: Any = self._client.zrange(last_key, 0, -1, withscores=True)
-        when = dict(last)
+        verb = "read the tracebacks"
+        words = ("ZRANGE", last_key, 0, -1, "WITHSCORES")
+        last = self._server.command(*words, read=pairs, verb=verb)
+        reports, when = self._server.perform([self._hash(reports_key, verb), last])
         found = [
-            (_unpacked(TraceReport, one), datetime.fromtimestamp(when[name], UTC))
+            (_unpacked(TraceReport, one), datetime.fromtimestamp(float(when[name]), UTC))
             for name, one in reports.items()
             if name in when
         ]
@@ -183,25 +175,26 @@ class RedisMetrics(Metrics):
         ]
         for start in range(0, len(moves), _MOVED_AT_ONCE):
             words = [word for move in moves[start : start + _MOVED_AT_ONCE] for word in move]
-            with translated("count"):
-                self._retire(keys=[self._counts_key], args=words)
+            self._retire([self._counts_key], words, nothing, "count").perform()
 
     def clear(self) -> None:
-        with translated("clear the counters"):
-            slots = [key for window in SLIDING for key in self._keys_of(window, self._clock())]
-            self._client.delete(
-                self._counts_key,
-                self._errors_key,
-                self._windows_key,
-                self._since_key,
-                self._reporter_key,
-                *self._traces_keys,
-                *slots,
-            )
+        keys = [
+            self._counts_key,
+            self._errors_key,
+            self._windows_key,
+            self._since_key,
+            self._reporter_key,
+            *self._traces_keys,
+            *(key for window in SLIDING for key in self._keys_of(window, self._clock())),
+        ]
+        self._server.command("DEL", *keys, verb="clear the counters").perform()
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
-        self._client.close()
+        self._server.close()
+
+    def _hash(self, key: str, verb: str) -> RedisEffect[dict[bytes, bytes]]:
+        return self._server.command("HGETALL", key, read=pairs, verb=verb)
 
     def _slot(self, window: Window, number: int) -> str:
         return f"{self._slot_prefix}{window.value}:{number}"

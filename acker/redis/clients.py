@@ -8,7 +8,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import resources
@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 import redis
 from redis import exceptions
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.commands.core import Script
 from redis.retry import Retry
 
 from tiercel.acker.errors import RedisRefusedError, RedisVersionError
@@ -40,28 +39,6 @@ _users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyD
 _pools_lock = threading.Lock()
 
 
-class _Script(Script):
-    """A script called by its digest, or by its text if the server does not know it.
-
-    redis-py would load the script and retry the digest, which fails if the scripts are flushed in
-    between.
-    """
-
-    def __call__(
-        self,
-        keys: Sequence[Any] | None = None,
-        args: Iterable[Any] | None = None,
-        client: Any = None,
-    ) -> Any:
-        keys = keys or ()
-        args = tuple(args or ())
-        client = client or self.registered_client
-        try:
-            return client.evalsha(self.sha, len(keys), *keys, *args)
-        except exceptions.NoScriptError:
-            return client.eval(self.script, len(keys), *keys, *args)
-
-
 class _Redis(redis.Redis):
     """A client that closes the idle connections of its pool if it is the pool's last user.
 
@@ -78,9 +55,6 @@ class _Redis(redis.Redis):
                 # Keep connections in use: another thread may wait for a reply. A client that is
                 # made in the meantime reconnects.
                 self.connection_pool.disconnect(inuse_connections=False)
-
-    def register_script(self, script: Any) -> Script:
-        return _Script(self, script)
 
 
 def connect(
@@ -325,7 +299,7 @@ def forbidden_commands(url: str, key: str) -> list[str]:
     """
     source = resources.files("tiercel.acker.redis").joinpath("lua/forbidden.lua")
     with connect(url, key) as client, translated(f"use the key {key}"):
-        found: Any = client.register_script(source.read_text("utf-8"))(keys=[key], args=CALLS)
+        found: Any = client.eval(source.read_text("utf-8"), 1, key, *CALLS)
     return [name.decode() for name in found]
 
 

@@ -95,6 +95,15 @@ class RedisScript:
         return RedisEffect(self.server, command, read, verb, self.text)
 
 
+def nothing(_reply: object) -> None:
+    """Ignore a reply."""
+
+
+def pairs(reply: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the names and values of a reply that has them in turn, such as that of HGETALL."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
 class RedisServer:
     """One server, or one hash slot of a cluster. Thread-safe; connects on its first call.
 

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from tiercel.acker.ids import mix
 from tiercel.acker.layout import shard_prefix
-from tiercel.acker.redis.scripts import RedisEffect, RedisServer, script_source
+from tiercel.acker.redis.scripts import RedisEffect, RedisServer, pairs, script_source
 from tiercel.spark_jobs.errors import (
     BadStateError,
     StaleTurnError,
@@ -454,7 +454,7 @@ def scan(
         cursor = int(at)
         size = sum(map(len, page)) or 1
         count = max(1, min(at_once, count * SLICE_BYTES // size))
-        yield from _pairs(page).items()
+        yield from pairs(page).items()
 
 
 def bytes_of(values: Mapping[bytes, bytes]) -> int:
@@ -481,11 +481,6 @@ def _values(reply: Any) -> list[bytes | None]:
     if not records:
         return list(values)
     return [value_before(value, record) for value, record in zip(values, records, strict=True)]
-
-
-def _pairs(reply: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Read alternating fields and values."""
-    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _source(*names: str) -> str:

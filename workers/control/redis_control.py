@@ -9,12 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from tiercel.acker.layout import full_key, paused_key, topology_prefix
-from tiercel.acker.redis.clients import connect_topology
-from tiercel.acker.redis.errors import translated
-from tiercel.acker.redis.scripts import script_source
+from tiercel.acker.redis.scripts import RedisServer, nothing, script_source
 from tiercel.workers.control.contract import (
     KILL_LASTS,
     NO_PAUSES,
@@ -33,7 +30,13 @@ _PACKAGE = "tiercel.workers.control"
 RUN_KEY = "run"
 _NO_RUN = b"0"
 # A spout task notes each second that it is full.
-_FULL_LASTS = timedelta(seconds=5)
+_FULL_LASTS_MS = 5_000
+_MILLISECOND = timedelta(milliseconds=1)
+# Actions, for errors.
+_CONTROL = "control the topology"
+_READ = "read the topology's state"
+_PAUSED = "look which bolts are paused"
+_PRESENT = "say which processes run the topology"
 
 
 class RedisControl:
@@ -52,9 +55,9 @@ class RedisControl:
         self._run_key = prefix + RUN_KEY
         self._rebalances = [f"{self._key}:rebalances", f"{self._key}:parallelism"]
         self._pauses = [f"{self._key}:pauses", paused_key(topology)]
-        self._client = connect_topology(redis_url, topology)
+        self._server = RedisServer(redis_url, prefix)
         self._note, self._noted = (
-            self._client.register_script(script_source(name, package=_PACKAGE))
+            self._server.script(script_source(name, package=_PACKAGE))
             for name in ("note_bolts", "noted_bolts")
         )
         self._unreadable = Unreadable("run all parts of the topology with one version of tiercel")
@@ -64,39 +67,37 @@ class RedisControl:
 
         KILLED lasts a minute; other states last until the next order, or until Redis is emptied.
         """
-        with translated("control the topology"), self._client.pipeline() as pipeline:
-            lasts = KILL_LASTS if state is State.KILLED else None
-            pipeline.set(self._key, state.value, px=lasts)
-            pipeline.delete(self._kill_key)
-            pipeline.execute()
+        lasts = ("PX", KILL_LASTS // _MILLISECOND) if state is State.KILLED else ()
+        self._server.perform(
+            [
+                self._server.command("SET", self._key, state.value, *lasts, verb=_CONTROL),
+                self._server.command("DEL", self._kill_key, verb=_CONTROL),
+            ]
+        )
 
     def note_kill(self) -> None:
         """Note that ``tiercel kill`` has ended the topology; lasts until the next run or order."""
-        with translated("control the topology"):
-            run: Any = self._client.get(self._run_key)
-            self._client.set(self._kill_key, run or _NO_RUN)
+        run: bytes | None = self._server.command("GET", self._run_key, verb=_CONTROL).perform()
+        self._server.command("SET", self._kill_key, run or _NO_RUN, verb=_CONTROL).perform()
 
     def was_killed(self) -> bool:
         """Return True if ``tiercel kill`` ended the topology and no run has begun since."""
-        with translated("read the topology's state"):
-            killed, run = self._client.mget([self._kill_key, self._run_key])
+        words = ("MGET", self._kill_key, self._run_key)
+        killed, run = self._server.command(*words, read=tuple, verb=_READ).perform()
         return killed is not None and killed == (run or _NO_RUN)
 
     def state(self) -> State | None:
         """Return the last order; None if there was none or it is lost."""
-        with translated("read the topology's state"):
-            found: Any = self._client.get(self._key)
-        return self._state(found)
+        return self._server.command("GET", self._key, read=self._state, verb=_READ).perform()
 
     def ask(self, known: State) -> State | None:
         """Return the result of ``state``; if it is None, make ``known`` the state.
 
         So a Redis that was emptied learns the state from the spout tasks.
         """
-        with translated("read the topology's state"):
-            # NX: never overwrite an operator's order given at the same moment.
-            found: Any = self._client.set(self._key, known.value, nx=True, get=True)
-        return self._state(found)
+        # NX: never overwrite an operator's order given at the same moment.
+        words = ("SET", self._key, known.value, "NX", "GET")
+        return self._server.command(*words, read=self._state, verb=_READ).perform()
 
     def rebalance(self, change: Change) -> None:
         """Order a new run with these numbers of tasks, on the slots that Spark has then.
@@ -105,8 +106,7 @@ class RedisControl:
         the topology. Atomic; a repeat gives the same order again.
         """
         pairs = [part for bolt, number in change.items() for part in (bolt, number or "")]
-        with translated("control the topology"):
-            self._note(keys=self._rebalances, args=pairs)
+        self._note(self._rebalances, pairs, nothing, _CONTROL).perform()
 
     def rebalanced(self, known: Rebalance) -> Rebalance:
         """Return the last order to rebalance; if there is none, make ``known`` the last order.
@@ -114,8 +114,8 @@ class RedisControl:
         So a Redis that was emptied learns the order from the driver.
         """
         pairs = [part for pair in known.parallelism.items() for part in pair]
-        with translated("look for an order to rebalance"):
-            count, *found = self._noted(keys=self._rebalances, args=[known.number, *pairs])
+        verb = "look for an order to rebalance"
+        count, *found = self._noted(self._rebalances, [known.number, *pairs], list, verb).perform()
         numbers = {}
         for bolt, number in zip(found[::2], found[1::2], strict=True):
             try:
@@ -132,24 +132,23 @@ class RedisControl:
 
         The bolt need not exist in the topology. A repeat pauses it again, from now on.
         """
-        with translated("control the topology"):
-            self._note(keys=self._pauses, args=[bolt, int(time.time() * 1000)])
+        words = [bolt, int(time.time() * 1000)]
+        self._note(self._pauses, words, nothing, _CONTROL).perform()
 
     def resume(self, bolt: str) -> None:
         """Take back the order to pause a bolt, if there is one. Idempotent."""
-        with translated("control the topology"):
-            self._note(keys=self._pauses, args=[bolt, ""])
+        self._note(self._pauses, [bolt, ""], nothing, _CONTROL).perform()
 
     def paused(self) -> frozenset[str]:
         """Return the paused bolts; some may not exist in the topology."""
-        with translated("look which bolts are paused"):
-            found: Any = self._client.hkeys(self._pauses[1])
+        words = ("HKEYS", self._pauses[1])
+        found = self._server.command(*words, read=list, verb=_PAUSED).perform()
         return frozenset(name.decode() for name in found)
 
     def note_full(self, spout: str) -> None:
         """Note, for a few seconds, that a task of a spout holds as many messages as it may."""
-        with translated("note that a spout is full"):
-            self._client.set(full_key(self._topology, spout), "", px=_FULL_LASTS)
+        words = ("SET", full_key(self._topology, spout), "", "PX", _FULL_LASTS_MS)
+        self._server.command(*words, verb="note that a spout is full").perform()
 
     def paused_since(self) -> dict[str, datetime]:
         """Return the paused bolts with the times of the orders, aware, UTC."""
@@ -162,8 +161,8 @@ class RedisControl:
         So a Redis that was emptied learns the paused bolts from the driver.
         """
         pairs: list[str | int] = [part for pair in known.since_ms.items() for part in pair]
-        with translated("look which bolts are paused"):
-            count, *found = self._noted(keys=self._pauses, args=[known.number, *pairs])
+        noted = self._noted(self._pauses, [known.number, *pairs], list, _PAUSED)
+        count, *found = noted.perform()
         since = zip(found[::2], found[1::2], strict=True)
         return Pauses(
             number=int(count) if count.isdigit() else 0,
@@ -172,7 +171,7 @@ class RedisControl:
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
-        self._client.close()
+        self._server.close()
 
     def _state(self, found: bytes | None) -> State | None:
         if found is None:
@@ -197,10 +196,10 @@ class RedisPresences:
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
         self._prefix = topology_prefix(topology)
-        self._client = connect_topology(redis_url, topology)
+        self._server = RedisServer(redis_url, self._prefix)
         names = ("take_seat", "leave_seat", "draw_run")
         self._take, self._leave, self._draw = (
-            self._client.register_script(script_source(name, package=_PACKAGE)) for name in names
+            self._server.script(script_source(name, package=_PACKAGE)) for name in names
         )
 
     def take(self, seat: Seat, attendant: Attendant, *, by_force: bool = False) -> bool:
@@ -210,20 +209,19 @@ class RedisPresences:
         """
         lasts_ms = int(seat.lasts.total_seconds() * 1000)
         words: list[str | int] = [attendant.name, " ".join(attendant), lasts_ms, int(by_force)]
-        with translated("say which processes run the topology"):
-            return bool(self._take(keys=[self.key(seat)], args=words))
+        return self._take([self.key(seat)], words, bool, _PRESENT).perform()
 
     def leave(self, seat: Seat, name: str) -> None:
         """Give up the seat; leave another attendant's seat alone. Idempotent."""
-        with translated("say which processes run the topology"):
-            self._leave(keys=[self.key(seat)], args=[name])
+        self._leave([self.key(seat)], [name], nothing, _PRESENT).perform()
 
     def look(self, seats: Sequence[Seat]) -> list[Attendant | None]:
         """Return the attendant of each seat; None for a free seat."""
         if not seats:
             return []
-        with translated("look which processes run the topology"):
-            found: Any = self._client.mget([self.key(seat) for seat in seats])
+        words = ("MGET", *map(self.key, seats))
+        verb = "look which processes run the topology"
+        found = self._server.command(*words, read=list, verb=verb).perform()
         return [None if value is None else _attendant(value) for value in found]
 
     def draw_run(self, seat: Seat, name: str) -> int | None:
@@ -231,25 +229,27 @@ class RedisPresences:
 
         The number is higher than all earlier ones, and below 2**53. A repeat draws another.
         """
-        with translated("begin a run"):
-            drawn: Any = self._draw(keys=[self.key(seat), self._prefix + RUN_KEY], args=[name])
-        return None if drawn is None else int(drawn)
+        keys = [self.key(seat), self._prefix + RUN_KEY]
+        return self._draw(keys, [name], _number, "begin a run").perform()
 
     def newest_run(self) -> int | None:
         """Return the number of the newest run, its beginning in microseconds since the epoch; None
         if there was none.
         """
-        with translated("look up the newest run"):
-            found: Any = self._client.get(self._prefix + "run")
-        return int(found) if found is not None and found.isdigit() else None
+        words = ("GET", self._prefix + RUN_KEY)
+        return self._server.command(*words, read=_number, verb="look up the newest run").perform()
 
     def close(self) -> None:
         """Release the connection. Idempotent."""
-        self._client.close()
+        self._server.close()
 
     def key(self, seat: Seat) -> str:
         """Return the key of a seat."""
         return f"{self._prefix}present:{seat.name}"
+
+
+def _number(reply: bytes | None) -> int | None:
+    return int(reply) if reply is not None and reply.isdigit() else None
 
 
 def _attendant(value: bytes) -> Attendant:

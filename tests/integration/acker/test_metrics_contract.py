@@ -13,7 +13,7 @@ from tiercel import RedisUnavailableError
 from tiercel.acker.metrics.contract import Counted, ErrorReport, Window
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.redis import RedisMetrics
-from tiercel.acker.redis.clients import connect
+from tiercel.acker.redis.clients import connect, connect_topology
 
 THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)
 
@@ -224,28 +224,34 @@ def test_after_ten_seconds_a_task_may_report_again_in_memory():
 
 
 def test_after_ten_seconds_a_task_may_report_again_in_redis(redis_url):
-    metrics = RedisMetrics(redis_url, f"metrics-{uuid.uuid4().hex}")
+    name = f"metrics-{uuid.uuid4().hex}"
+    metrics = RedisMetrics(redis_url, name)
     metrics.report([error(number) for number in range(6)])
-    task, window = next(iter(metrics._client.hgetall(metrics._windows_key).items()))
+    client = connect_topology(redis_url, name)
+    task, window = next(iter(client.hgetall(metrics._windows_key).items()))
     began, count = map(int, window.split())
-    metrics._client.hset(metrics._windows_key, task, f"{began - 5_000} {count}")
+    client.hset(metrics._windows_key, task, f"{began - 5_000} {count}")
     metrics.report([error(20)])
     assert len(metrics.errors()) == 5
-    metrics._client.hset(metrics._windows_key, task, f"{began - 10_000} {count}")
+    client.hset(metrics._windows_key, task, f"{began - 10_000} {count}")
     metrics.report([error(number) for number in range(30, 36)])
     assert metrics.errors()[:5] == [error(number) for number in range(34, 29, -1)]
-    metrics._client.hset(metrics._windows_key, task, f"{began + 3_600_000} {count}")
+    client.hset(metrics._windows_key, task, f"{began + 3_600_000} {count}")
     metrics.report([error(40)])
     assert metrics.errors(1) == [error(40)], "a server's clock may be put back"
     metrics.close()
+    client.close()
 
 
 def test_the_windows_of_errors_expire_with_the_last_one(redis_url):
-    metrics = RedisMetrics(redis_url, f"metrics-{uuid.uuid4().hex}")
+    name = f"metrics-{uuid.uuid4().hex}"
+    metrics = RedisMetrics(redis_url, name)
+    client = connect_topology(redis_url, name)
     for extra in range(1, 4):
         metrics.report([error(task=extra * 1_000_000 + 3)])
-        assert 9_000 < metrics._client.pttl(metrics._windows_key) <= 10_000
+        assert 9_000 < client.pttl(metrics._windows_key) <= 10_000
     metrics.close()
+    client.close()
 
 
 def test_the_counts_of_tasks_that_are_over_stay_with_their_component(metrics):

@@ -158,19 +158,6 @@ def test_scripts_that_the_server_forgot_are_sent_again(mortal, server):
     feed.close()
 
 
-def test_scripts_that_are_flushed_again_and_again_are_run_all_the_same(server, monkeypatch):
-    with connect(server.url) as client, connect(server.url) as other:
-        by_digest = client.evalsha
-
-        def flushed_before(*args):
-            other.script_flush()
-            return by_digest(*args)
-
-        monkeypatch.setattr(client, "evalsha", flushed_before)
-        script = client.register_script("return {KEYS[1], ARGV[1]}")
-        assert script(keys=["a"], args=["b"]) == [b"a", b"b"]
-
-
 def test_a_server_that_restarts_empty_is_told_of_once_and_everything_goes_on(mortal, server):
     feed = mortal.feed(1)
     mortal.register(1, [ROOT], [A])
