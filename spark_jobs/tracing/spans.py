@@ -17,6 +17,8 @@ import numpy as np
 
 from tiercel.queues.broker.frames import Headers
 from tiercel.queues.message.writing import OutgoingMessage
+from tiercel.spark_jobs.logs.formatters import printable, redact
+from tiercel.spark_jobs.reasons import reason_of, user_traceback
 
 if TYPE_CHECKING:  # an extra, and it takes 0.2 s to import
     from opentelemetry.context import Context
@@ -222,8 +224,25 @@ class Tracing:
 
         return message_of
 
+    def raised(self, span: Span, error: BaseException) -> None:
+        """Add the event of an exception, by OpenTelemetry's conventions.
+
+        ``Span.record_exception`` raises if the error's ``__str__`` does.
+        """
+        kind = type(error)
+        home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        span.add_event(
+            "exception",
+            {
+                "exception.type": f"{home}{kind.__qualname__}",
+                "exception.message": _shown(reason_of(error)),
+                "exception.stacktrace": _shown(user_traceback(error)),
+            },
+        )
+
     def fail(self, span: Span, reason: str, event: str, **attributes: Any) -> None:
         """Mark the span as failed, with an event that says how."""
+        reason = _shown(reason)
         span.add_event(event, {_REASON: reason, **attributes})
         span.set_status(self._api.StatusCode.ERROR, reason)
 
@@ -256,6 +275,14 @@ class Tracing:
         sending = threading.Thread(target=send, name="last spans", daemon=True)
         sending.start()
         sending.join(self._parting_s)
+
+
+def _shown(text: str) -> str:
+    """Return the text without passwords, cut, and fit for UTF-8.
+
+    An exporter drops all spans of a batch for the surrogate in one of them.
+    """
+    return printable(redact(text), kept="\n\t")
 
 
 def _attributes_of(message: OutgoingMessage) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tiercel.acker.ids import mix
 from tiercel.acker.inbox.chunk import Lineage
 from tiercel.acker.inbox.contexts import Contexts, rows_with
 from tiercel.acker.ledger import Failure, Ids
+from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.tracing.spans import SECONDS, SpanContext, Tracing
 
 if TYPE_CHECKING:  # an extra, and it takes 0.2 s to import
@@ -132,8 +133,8 @@ class TaskTracing:
             event = self._verdicts.get(type(error))
             seconds = getattr(error, "seconds", None)
             if event is None:
-                span.record_exception(error)
-                self.tracing.fail(span, f"{type(error).__name__}: {error}", "failed")
+                self.tracing.raised(span, error)
+                self.tracing.fail(span, reason_of(error), "failed")
             else:
                 more = {} if seconds is None else {SECONDS: seconds}
                 self.tracing.fail(span, str(error), event, **more)
@@ -208,7 +209,7 @@ class StepSpans:
                 with self._task.tracing.current(span):
                     return execute(tup, collector)
             except BaseException as error:
-                span.record_exception(error)
+                self._task.tracing.raised(span, error)
                 raise
             finally:
                 self._ended[tup.row] = (span, time.time_ns())

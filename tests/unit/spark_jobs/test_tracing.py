@@ -263,6 +263,39 @@ def test_failures_are_events_with_the_reason(word, event, more, threads):
             assert found.attributes[key] == value
 
 
+class UnreadableError(Exception):
+    def __str__(self):
+        raise LookupError
+
+
+class Leaking(BasicBolt):
+    output_fields = "word string"
+
+    def execute(self, tup, collector):
+        if tup["word"] == "unreadable":
+            raise UnreadableError
+        raise OSError("amqp://shop:s3cret@rabbit has no \udcff" + "x" * 100_000)
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_the_text_of_an_error_in_a_span_has_no_password_and_can_be_sent(threads, caplog):
+    """A surrogate in one span would cost all spans of its batch."""
+    caplog.set_level(logging.CRITICAL)  # no surrogate can travel in a report of pytest-xdist
+    feeder, topology = in_a_row(Leaking(), threads=threads)
+    with recorded() as spans:
+        _, failed = ran(feeder, topology, "leak", "unreadable")
+    assert set(failed) == {0, 1}
+    texts = [span.status.description or "" for span in spans.spans]
+    for span in spans.spans:
+        texts += [str(value) for event in span.events for value in event.attributes.values()]
+    assert all(text.encode() and len(text) < 20_000 for text in filter(None, texts))
+    assert "s3cret" not in "".join(texts)
+    assert "amqp://shop:***@rabbit" in "".join(texts)
+    named = {span.attributes.get("tiercel.component"): span for span in spans.spans}
+    assert "UnreadableError" in "".join(texts)
+    assert {event.name for event in named["bolt"].events} == {"exception", "failed"}
+
+
 def test_a_failure_by_hand_is_an_event():
     feeder, topology = in_a_row(ByHand())
     with recorded() as spans:
