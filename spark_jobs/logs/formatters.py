@@ -104,6 +104,8 @@ _CONTINUED = "\n    "
 # Libraries whose failures tiercel reports itself: their own log lines would be duplicates.
 QUIET = {
     "pika": logging.CRITICAL,
+    # A line per message whose ``tracestate`` is not in W3C's form; it counts as none.
+    "opentelemetry.trace.span": logging.ERROR,
     "py4j": logging.WARNING,
     "pyspark": logging.WARNING,
     "urllib3": logging.WARNING,
