@@ -8,6 +8,7 @@ text that tiercel shows or logs passes through ``printable``.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
@@ -16,6 +17,7 @@ import sys
 import unicodedata
 from datetime import UTC, datetime
 from pathlib import PurePath
+from typing import Any
 
 # Longest text that is redacted. Every log line is, and outsiders write some of the text.
 LONGEST = 16 * 1024
@@ -101,6 +103,10 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
 _FIELDS = frozenset({"time", "level", "logger", "component", "event", "message", "error"})
 _OURS = "tiercel."
 _CONTINUED = "\n    "
+# Deeper values, such as a list in itself, are shown as texts.
+_DEEPEST = 20
+# Python writes no integer of more than 4,300 digits.
+_LARGEST_BITS = 10_000
 # Libraries whose failures tiercel reports itself: their own log lines would be duplicates.
 QUIET = {
     "pika": logging.CRITICAL,
@@ -110,6 +116,24 @@ QUIET = {
     "pyspark": logging.WARNING,
     "urllib3": logging.WARNING,
 }
+
+
+def fitting(record: logging.LogRecord) -> logging.LogRecord:
+    """Return the record; if its arguments do not fit its message, one whose message shows both.
+
+    Python would print a traceback in its place, several lines that are no records.
+    """
+    try:
+        record.getMessage()
+    except Exception as error:  # noqa: BLE001 - a user's __str__ may raise anything
+        made = copy.copy(record)
+        made.msg = (
+            f"{_text(record.msg)} does not fit {_text(record.args)}: "
+            f"{type(error).__name__} ({record.filename}:{record.lineno})"
+        )
+        made.args = ()
+        return made
+    return record
 
 
 class TextFormatter(logging.Formatter):
@@ -128,7 +152,7 @@ class TextFormatter(logging.Formatter):
         bolt = getattr(record, "bolt", None)
         if bolt and not record.name.startswith(_OURS):
             where = f"{bolt}[{getattr(record, 'task', '')}] {record.name}"
-        text = f"{where}  {super().format(record)}"
+        text = f"{where}  {super().format(fitting(record))}"
         trace_id = getattr(record, "trace_id", None)
         if trace_id is not None:
             text = f"{text} trace_id={trace_id} span_id={getattr(record, 'span_id', '')}"
@@ -155,7 +179,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             **({"component": component} if component else {}),
             "event": getattr(record, "event", ""),
-            "message": record.getMessage(),
+            "message": fitting(record).getMessage(),
         }
         # A field of the same name would hide one that every line has.
         more = {key: value for key, value in vars(record).items() if key not in STANDARD}
@@ -166,18 +190,28 @@ class JsonFormatter(logging.Formatter):
         elif record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
         # Redact each value before encoding: JSON would escape a quote in a password.
-        return json.dumps(_redacted(entry)).replace("\x7f", "\\u007f")
+        return json.dumps(redacted(entry)).replace("\x7f", "\\u007f")
 
 
-def _redacted(value: object) -> object:
-    if isinstance(value, dict):
-        return {redact(str(key)): _redacted(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_redacted(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        # JSON has no such numbers.
+def redacted(value: object, depth: int = 0) -> Any:
+    """Return a value for JSON, of any ``value``; its texts without passwords."""
+    if depth < _DEEPEST and isinstance(value, dict):
+        return {redact(_text(key)): redacted(each, depth + 1) for key, each in value.items()}
+    if depth < _DEEPEST and isinstance(value, list | tuple):
+        return [redacted(each, depth + 1) for each in value]
+    if value is None or (isinstance(value, int) and value.bit_length() < _LARGEST_BITS):
+        return value
+    # JSON has no infinite numbers.
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return redact(_text(value))
+
+
+def _text(value: object) -> str:
+    try:
         return str(value)
-    return value if value is None or isinstance(value, int | float) else redact(str(value))
+    except Exception as error:  # noqa: BLE001 - a user's __str__ may raise anything
+        return f"<{type(value).__name__}, whose text raises {type(error).__name__}>"
 
 
 def plain_handler(form: str, component: str) -> logging.Handler:

@@ -21,7 +21,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TextIO, cast
 
-from tiercel.spark_jobs.logs.formatters import STANDARD, log_to, plain_handler
+from tiercel.spark_jobs.logs.formatters import (
+    STANDARD,
+    fitting,
+    log_to,
+    plain_handler,
+    redacted,
+)
 
 _speaker: ContextVar[tuple[str, int] | None] = ContextVar("speaker", default=None)
 # A pipe writes up to 4,096 bytes atomically.
@@ -56,26 +62,25 @@ class RelayHandler(logging.Handler):
             name = f"{os.getpid()}.{next(self._numbers)}"
             for number, part in enumerate(parts, 1):
                 self._write(f"{self._mark} {name} {number}/{len(parts)} {part}\n".encode())
-        except Exception:  # noqa: BLE001 - such as unfit arguments, or a pipe that a bolt has made
-            # non-blocking: handled as logging handles them.
+        except Exception:  # noqa: BLE001 - such as a pipe that a bolt has made non-blocking: handled as logging handles it
             self.handleError(record)
 
     def _packed(self, record: logging.LogRecord) -> str:
         error = record.exc_text
         if record.exc_info and not error:
             error = self._formatter.formatException(record.exc_info)
-        extra = {key: value for key, value in vars(record).items() if key not in STANDARD}
+        extra = {key: redacted(vars(record)[key]) for key in vars(record).keys() - STANDARD}
         said = {
             "name": record.name,
             "levelno": record.levelno,
             "levelname": record.levelname,
             "created": record.created,
-            "msg": record.getMessage()[:_LONGEST],
+            "msg": fitting(record).getMessage()[:_LONGEST],
             "exc_text": error[-_LONGEST:] if error else None,
-            "event": getattr(record, "event", ""),
+            "event": redacted(getattr(record, "event", "")),
             **extra,
         }
-        return json.dumps(said, default=str)
+        return json.dumps(said)
 
 
 class RelayReader:

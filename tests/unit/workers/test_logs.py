@@ -80,6 +80,48 @@ def test_a_json_line_stays_one_line_with_a_traceback_and_with_odd_values() -> No
     assert "ValueError: two\nlines" in json.loads(line)["error"]
 
 
+class Unreadable:
+    def __repr__(self) -> str:
+        raise LookupError
+
+
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+ODD = {
+    "unreadable": Unreadable(),
+    "nested": {"a": [Unreadable()]},
+    "deep": nested(5_000),
+    "huge": 10**5_000,
+    "keys": {(1, 2): 3, b"\xff": 4},
+    "set": {1},
+}
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize("value", [*ODD.values(), ENDLESS], ids=[*ODD, "endless"])
+def test_no_extra_value_costs_a_json_line(value: object) -> None:
+    entry = json.loads(JsonFormatter().format(record("m", odd=value)))
+    assert entry["message"] == "m"
+    assert entry["odd"]
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+@pytest.mark.parametrize("arguments", [("%d", "x"), ("%s %s", 1), ("%s", Unreadable())])
+def test_arguments_that_do_not_fit_are_shown_with_their_line(
+    formatter: logging.Formatter, arguments: tuple[str, object]
+) -> None:
+    line = formatter.format(record(*arguments))
+    assert f"{arguments[0]} does not fit " in line
+    assert "Error (test_logs.py:1)" in line
+    assert "\n" not in line
+
+
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_passwords_in_urls_are_redacted_wherever_they_are(formatter: logging.Formatter) -> None:
     url = "amqp://guest:s3:cr@et@rabbit:5672/%2F"

@@ -159,13 +159,14 @@ def test_a_line_without_the_mark_is_no_record():
     assert not reader.owns(f"a bolt prints {MARK} 1.1 1/1 {{}}")
 
 
-def test_arguments_that_do_not_fit_harm_only_their_record(wire, monkeypatch):
-    monkeypatch.setattr(logging, "raiseExceptions", False)
+def test_a_record_with_unfit_arguments_or_odd_extras_arrives(wire):
     wire.logger.info("%d", "x")
-    wire.logger.info("%s", "fine", extra={"odd": object()})
-    [record] = wire.arrived()
+    wire.logger.info("%s", "fine", extra={"odd": object(), "keys": {(1, 2): float("nan")}})
+    unfit, record = wire.arrived()
+    assert unfit.getMessage().startswith("%d does not fit ('x',): TypeError (test_relay.py:")
     assert record.getMessage() == "fine"
     assert record.odd.startswith("<object")
+    assert record.keys == {"(1, 2)": "nan"}
 
 
 def test_a_worker_s_records_reach_the_driver_s_log_through_its_stderr(caplog, capfd):
