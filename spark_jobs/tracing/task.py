@@ -52,6 +52,8 @@ class TaskTracing:
         # Contexts of the latest tuples to be called, and of the tuples of the current step.
         self._fed: dict[int, tuple[bytes, ...]] = {}
         self._of_step: Contexts = {}
+        # Those of the latest tuples that were called.
+        self._begun: set[int] = set()
         self._verdicts: Verdicts = {}
 
     def traced(self, execution: E, *, calls: bool = False) -> E:
@@ -97,6 +99,7 @@ class TaskTracing:
             # A tuple may be called again, so the oldest are dropped instead of those called.
             for seed in list(islice(self._fed, max(0, len(self._fed) - _MOST_FED))):
                 del self._fed[seed]
+                self._begun.discard(seed)
 
     def around_call(
         self, execute: Callable[..., Any], *, awaits: bool, verdicts: Verdicts
@@ -125,7 +128,7 @@ class TaskTracing:
 
     @contextmanager
     def _called(self, seed: int, parents: tuple[bytes, ...]) -> Iterator[None]:
-        span = self.start(parents, span_id_of(seed, 0))
+        span = self.start(parents, self._id_of_call(seed))
         try:
             with self.tracing.current(span):
                 yield
@@ -141,6 +144,18 @@ class TaskTracing:
             raise
         finally:
             span.end()
+
+    def _id_of_call(self, seed: int) -> int:
+        """Return the id of the span of a call; 0, which is a random one, for a retry.
+
+        Receivers take spans with one id for one span. The emissions of a retry name the first call,
+        because a process that repeats the step does not know how often the tuple was called.
+        """
+        if seed in self._begun:
+            return 0
+        if seed in self._fed:
+            self._begun.add(seed)
+        return span_id_of(seed, 0)
 
     def start(
         self, parents: Sequence[bytes], span_id: int, *, verb: str = "execute", tuples: int = 0

@@ -14,6 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
+from tenacity import wait_fixed
 
 from tests.support.traces import recorded
 from tiercel import (
@@ -24,6 +25,7 @@ from tiercel import (
     Bolt,
     QueueSink,
     Reject,
+    Retry,
     RetryLater,
     TopologyBuilder,
 )
@@ -261,6 +263,50 @@ def test_failures_are_events_with_the_reason(word, event, more, threads):
         assert found.attributes["tiercel.reason"]
         for key, value in more.items():
             assert found.attributes[key] == value
+
+
+class Stubborn(BasicBolt):
+    output_fields = "word string"
+    retry = Retry(attempts=3, wait=wait_fixed(1))
+
+    def prepare(self, config, context):
+        self.calls = 0
+
+    def execute(self, tup, collector):
+        self.calls += 1
+        if self.calls < 3:
+            raise ValueError("not yet")
+        collector.emit([tup["word"]])
+
+
+class AsyncStubborn(AsyncBolt):
+    output_fields = "word string"
+    retry = Stubborn.retry
+    prepare = Stubborn.prepare
+
+    async def execute(self, tup, collector):
+        Stubborn.execute(self, tup, collector)
+
+
+@pytest.mark.parametrize(
+    ("bolt", "threads"),
+    [
+        pytest.param(Stubborn(), None, id="one by one"),
+        pytest.param(AsyncStubborn(), None, id="coroutines"),
+        pytest.param(Stubborn(), 2, id="threads"),
+    ],
+)
+def test_each_attempt_at_a_tuple_has_a_span_of_its_own(bolt, threads):
+    """A viewer shows spans with one id as one."""
+    feeder, topology = in_a_row(bolt, threads=threads)
+    with recorded() as spans:
+        acked, _ = ran(feeder, topology, "a")
+    assert acked == [0]
+    attempts = spans.named("execute bolt")
+    assert len({span.context.span_id for span in attempts}) == len(attempts) == 3
+    assert sorted(len(span.events) for span in attempts) == [0, 2, 2]
+    assert {spans.parent_of(span).name for span in attempts} == {"execute split"}
+    assert spans.path_of(spans.one("execute last")) == [*CALL, "execute last"]
 
 
 class UnreadableError(Exception):
