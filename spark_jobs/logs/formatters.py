@@ -14,11 +14,13 @@ import logging
 import math
 import re
 import sys
+import threading
 import unicodedata
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
+log = logging.getLogger(__name__)
 # Longest text that is redacted. Every log line is, and outsiders write some of the text.
 LONGEST = 16 * 1024
 
@@ -225,7 +227,20 @@ def log_to(handler: logging.Handler, level: str) -> None:
     """Send all log records of this process to the handler, and to no other."""
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
+    if threading.excepthook is threading.__excepthook__:  # else it is the user's own, or a test's
+        threading.excepthook = _log_end
     hush_libraries()
+
+
+def _log_end(ended: threading.ExceptHookArgs) -> None:
+    """Log the exception that ended a thread; Python would print it, with passwords."""
+    if not isinstance(ended.exc_value, SystemExit):
+        log.error(
+            "thread %s ended with an error",
+            ended.thread.name if ended.thread else "?",
+            exc_info=ended.exc_value,
+            extra={"event": "thread_failed"},
+        )
 
 
 def hush_libraries() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -152,6 +154,23 @@ def test_set_up_logging_writes_json_lines_to_stderr(capsys) -> None:
     captured = capsys.readouterr()
     assert captured.out == ""
     assert [json.loads(line)["message"] for line in captured.err.splitlines()] == ["shown"]
+
+
+def test_an_error_that_ends_a_thread_is_a_record_without_passwords() -> None:
+    """In a process of its own: pytest has such a hook too."""
+    code = (
+        "import sys, threading; from tiercel.workers.lifecycle import set_up_logging;"
+        "set_up_logging('json');"
+        "threading.Thread(target=int, args=['redis://:s3cret@h \\x1b[2J'], name='mine').start();"
+        "threading.Thread(target=sys.exit).start()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    [line] = done.stderr.splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["event"]) == ("error", "thread_failed")
+    assert "mine" in entry["message"]
+    assert "redis://:***@h" in entry["error"]
+    assert "s3cret" not in line
 
 
 def test_set_up_logging_twice_writes_every_line_once(capsys) -> None:
