@@ -378,9 +378,12 @@ def _nothing_acked(seen: Overview, waiting: int) -> Iterator[Finding]:
     if seen.driver_at is not None:
         quiet_s = min(quiet_s, (seen.at - seen.driver_at.since).total_seconds())
     works = any(call_s >= patience_s for bolt in seen.bolts for _, call_s in bolt.calls)
+    refused = bool(_ready(seen)) and not lately.emitted
+    if not refused:
+        # A message is acked when its last window has closed.
+        quiet_s -= max([0.0, *(row.oldest_s or 0.0 for row in seen.windows)])
     if quiet_s < patience_s or works:
         return
-    refused = bool(_ready(seen)) and not lately.emitted
     if lately.emitted_before or refused:
         yield Finding(
             kind=FindingKind.NOTHING_ACKED,

@@ -417,6 +417,20 @@ def test_it_may_ack_nothing_for_a_while(changed):
     assert "nothing_acked" not in kinds(health)
 
 
+@pytest.mark.parametrize(
+    ("oldest_s", "emitted", "found"),
+    [(115.0, 16, []), (20.0, 16, ["nothing_acked"]), (115.0, 0, ["nothing_acked"])],
+    ids=["windows hold them", "windows have closed since", "the spout is full"],
+)
+def test_messages_that_windows_hold_need_no_ack(oldest_s, emitted, found):
+    """They are acked when their last window closes."""
+    lately, before = {"lines": {"emitted": emitted}}, {"lines": {"emitted": 16}}
+    given = slots(lately, lately, lately, before, {"lines": {"acked": 5}})
+    holding = inbox(tuples=45, oldest_s=oldest_s, windows=OpenWindows(number=1, tuples=45))
+    seen = outage(slots=given, inboxes={2: holding}, in_flight_limit_s=30.0)
+    assert kinds(health_of(seen)) == found
+
+
 def test_a_message_that_comes_after_a_quiet_hour_is_no_trouble_while_it_is_worked_on():
     census = Census(pending=1, memory_bytes=1, feed_entries=0, feed_lag_s=0)
     late = running(at=NOW, slots=slots({"lines": {"emitted": 1}}, *[{}] * 19), census=census)
