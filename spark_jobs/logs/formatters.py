@@ -102,7 +102,9 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
     "component",
 }
 # Names in a JSON line that are not the caller's.
-_FIELDS = frozenset({"time", "level", "logger", "component", "event", "message", "error"})
+_FIELDS = frozenset({
+    "time", "level", "logger", "component", "event", "message", "error", "stack",
+})  # fmt: skip
 _OURS = "tiercel."
 _CONTINUED = "\n    "
 # Deeper values, such as a list in itself, are shown as texts.
@@ -166,7 +168,8 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """One object per line: time (UTC), level, logger, component, event, message, the attributes in
-    ``extra``, error. An attribute that is named as one of the others gets the prefix ``extra_``.
+    ``extra``, error, stack. An attribute that is named as one of the others gets the prefix
+    ``extra_``.
     """
 
     def __init__(self, component: str = "") -> None:
@@ -191,6 +194,8 @@ class JsonFormatter(logging.Formatter):
             entry["error"] = record.exc_text
         elif record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            entry["stack"] = record.stack_info
         # Redact each value before encoding: JSON would escape a quote in a password.
         return json.dumps(redacted(entry)).replace("\x7f", "\\u007f")
 

@@ -77,6 +77,7 @@ class RelayHandler(logging.Handler):
             "created": record.created,
             "msg": fitting(record).getMessage()[:_LONGEST],
             "exc_text": error[-_LONGEST:] if error else None,
+            "stack_info": record.stack_info[-_LONGEST:] if record.stack_info else None,
             "event": redacted(getattr(record, "event", "")),
             **extra,
         }

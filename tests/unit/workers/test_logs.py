@@ -82,6 +82,13 @@ def test_a_json_line_stays_one_line_with_a_traceback_and_with_odd_values() -> No
     assert "ValueError: two\nlines" in json.loads(line)["error"]
 
 
+def test_a_json_line_has_the_stack_that_a_call_asks_for() -> None:
+    given = record("m", stack="mine")
+    given.stack_info = "Stack (most recent call last):\n  here"
+    entry = json.loads(JsonFormatter().format(given))
+    assert (entry["stack"], entry["extra_stack"]) == (given.stack_info, "mine")
+
+
 class Unreadable:
     def __repr__(self) -> str:
         raise LookupError

@@ -123,6 +123,12 @@ def test_a_traceback_comes_along(wire):
     assert json.loads(JsonFormatter().format(record))["error"].endswith("KeyError: 'deep'")
 
 
+def test_a_stack_comes_along(wire):
+    wire.logger.info("here", stack_info=True)
+    [record] = wire.arrived()
+    assert record.stack_info.startswith("Stack (most recent call last):")
+
+
 def test_no_line_is_longer_than_what_a_pipe_takes_at_once(wire):
     said = "漢字 and \n" * 2_000
     wire.logger.info("%s", said)
