@@ -47,7 +47,8 @@ def start(settings: Mapping[str, str], name: str) -> Tracing | None:
         return of_this_process()
     os.environ.update({key: value for key, value in settings.items() if key not in os.environ})
     try:
-        tracing = Tracing(_provider(settings, name))
+        provider, senders = _provider(settings, name)
+        tracing = Tracing(provider, is_away=lambda: any(each.away for each in senders))
     except ImportError:
         log.warning(
             "OTEL_* settings ask for traces, and OpenTelemetry is not installed here; none are "
@@ -75,7 +76,8 @@ def flush() -> None:
         tracing.flush()
 
 
-def _provider(settings: Mapping[str, str], name: str) -> TracerProvider:
+def _provider(settings: Mapping[str, str], name: str) -> tuple[TracerProvider, list[OneLine]]:
+    """Return the provider of this process, and what it sends with unless it is the user's own."""
     from opentelemetry import trace  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra
@@ -83,18 +85,18 @@ def _provider(settings: Mapping[str, str], name: str) -> TracerProvider:
 
     known = trace.get_tracer_provider()
     if isinstance(known, TracerProvider):  # the user's own, as of opentelemetry-instrument
-        return known
+        return known, []
     own = "OTEL_SERVICE_NAME" in settings or "service.name=" in settings.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
     resource = Resource.create({} if own else {"service.name": name})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     wanted = settings.get("OTEL_TRACES_EXPORTER") or "otlp"
-    for exporter in wanted.split(","):
-        sender = _exporter(exporter.strip(), settings)
-        provider.add_span_processor(BatchSpanProcessor(OneLine(sender)))  # type: ignore[arg-type]
+    senders = [OneLine(_exporter(each.strip(), settings)) for each in wanted.split(",")]
+    for sender in senders:
+        provider.add_span_processor(BatchSpanProcessor(sender))  # type: ignore[arg-type]
     trace.set_tracer_provider(provider)
-    return provider
+    return provider, senders
 
 
 def _exporter(name: str, settings: Mapping[str, str]) -> Any:
@@ -120,7 +122,8 @@ class OneLine:
 
     def __init__(self, exporter: Any) -> None:
         self._exporter = exporter
-        self._away = False
+        # True since the last spans could not be sent.
+        self.away = False
         self._reason = ""
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._swallow)
@@ -137,8 +140,8 @@ class OneLine:
 
             self._reason = str(error)
             result, sent = SpanExportResult.FAILURE, False
-        if sent and self._away:
-            self._away = False
+        if sent and self.away:
+            self.away = False
             log.info("traces are sent again", extra={"event": "traces_back"})
         elif not sent:
             self._tell(self._reason or "its receiver refused them")
@@ -154,8 +157,8 @@ class OneLine:
         return done
 
     def _tell(self, why: str) -> None:
-        if not self._away:
-            self._away = True
+        if not self.away:
+            self.away = True
             log.warning(
                 "traces cannot be sent, and are dropped meanwhile; nothing else waits for them: %s",
                 why.partition("\n")[0][:300],

@@ -104,8 +104,16 @@ class _Ids:
 class Tracing:
     """The spans of this process. Thread-safe."""
 
-    def __init__(self, provider: TracerProvider, parting_s: float = _PARTING_S) -> None:
-        """Make the provider that of the process, so that instrumentation of libraries uses it."""
+    def __init__(
+        self,
+        provider: TracerProvider,
+        parting_s: float = _PARTING_S,
+        is_away: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Use the provider, and ids of our own.
+
+        ``is_away`` returns True while a receiver is known to take no spans.
+        """
         from opentelemetry import context, trace  # noqa: PLC0415 - an extra
 
         self._context = context
@@ -113,6 +121,7 @@ class Tracing:
         self._ids = _Ids()
         self._provider = provider
         self._parting_s = parting_s
+        self._is_away = is_away
         provider.id_generator = self._ids  # type: ignore[assignment]  # it has the methods
         self._tracer = provider.get_tracer("tiercel")
         # Emissions of one tuple have the same parent.
@@ -274,7 +283,9 @@ class Tracing:
         # The exporter's own timeout may be far longer, and the SDK does not pass a shorter one on.
         sending = threading.Thread(target=send, name="last spans", daemon=True)
         sending.start()
-        sending.join(self._parting_s)
+        # The next run, or the next worker of a spout, waits meanwhile.
+        if not self._is_away():
+            sending.join(self._parting_s)
 
 
 def _shown(text: str) -> str:

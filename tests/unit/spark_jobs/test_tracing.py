@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRat
 from tenacity import wait_fixed
 
 from tests.support.traces import recorded
+from tests.support.waiting import wait_until
 from tiercel import (
     ArrowBolt,
     AsyncBolt,
@@ -508,6 +510,31 @@ def test_a_full_queue_drops_spans_and_waits_for_nobody(caplog):
         known.close()  # returns after a tenth of a second
     going.set()
     assert [record.event for record in caplog.records] == ["traces_away"]
+
+
+def test_a_receiver_that_is_away_holds_up_no_end_of_a_run(caplog):
+    class Hanging(Away):
+        def export(self, spans):
+            if self.away:
+                self.away = False
+                return SpanExportResult.FAILURE
+            going.wait(10)
+            return SpanExportResult.SUCCESS
+
+    going = threading.Event()
+    provider = TracerProvider(shutdown_on_exit=False)
+    one = process.OneLine(Hanging())
+    provider.add_span_processor(BatchSpanProcessor(one, schedule_delay_millis=60_000))
+    known = Tracing(provider, parting_s=2, is_away=lambda: one.away)
+    known.start("one", "INTERNAL", [], {}).end()
+    known.flush()
+    assert one.away
+    known.start("two", "INTERNAL", [], {}).end()
+    began_s = time.monotonic()
+    known.flush()
+    assert time.monotonic() - began_s < 1
+    going.set()
+    wait_until(lambda: not one.away, 10, "the spans to be sent")
 
 
 # -- the settings ----------------------------------------------------------------------------------
