@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tiercel.acker.inbox.contexts import CONTEXT_BYTES
 from tiercel.queues.broker.frames import Headers
 from tiercel.queues.message.writing import OutgoingMessage
 from tiercel.spark_jobs.logs.formatters import printable, redact
@@ -50,15 +51,13 @@ class SpanContext(NamedTuple):
     state: str = ""
 
     def packed(self) -> bytes:
-        """Return the bytes that travel behind a chunk."""
-        return b"".join(
-            (
-                self.trace_id.to_bytes(16),
-                self.span_id.to_bytes(8),
-                bytes([self.flags]),
-                self.state.encode(),
-            )
-        )
+        """Return the bytes that travel behind a chunk.
+
+        A state that a sampler made too long is left out: no bolt could read the chunk.
+        """
+        ids = self.trace_id.to_bytes(16) + self.span_id.to_bytes(8) + bytes([self.flags])
+        whole = ids + self.state.encode()
+        return whole if len(whole) <= CONTEXT_BYTES else ids
 
     @classmethod
     def of(cls, packed: bytes) -> SpanContext | None:

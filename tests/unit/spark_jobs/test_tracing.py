@@ -31,6 +31,7 @@ from tiercel import (
     RetryLater,
     TopologyBuilder,
 )
+from tiercel.acker.inbox.contexts import CONTEXT_BYTES
 from tiercel.queues.broker.frames import Headers
 from tiercel.spark_jobs.logs.formatters import JsonFormatter, TextFormatter
 from tiercel.spark_jobs.tracing import process
@@ -94,6 +95,12 @@ def test_a_context_travels_as_bytes():
     assert context.parent == f"00-{TRACE_ID:032x}-000000000000004d-01"
     assert SpanContext.of(b"short") is None
     assert SpanContext.of(bytes(25)) is None
+
+
+def test_a_state_that_a_sampler_made_too_long_does_not_travel():
+    assert len(SpanContext(TRACE_ID, 77, 1, "a=" + "x" * 510).packed()) == CONTEXT_BYTES
+    travelled = SpanContext.of(SpanContext(TRACE_ID, 77, 1, "a=" + "x" * 511).packed())
+    assert travelled == SpanContext(TRACE_ID, 77, 1)
 
 
 # -- spans of bolts --------------------------------------------------------------------------------
