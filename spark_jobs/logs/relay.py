@@ -62,7 +62,7 @@ class RelayHandler(logging.Handler):
             name = f"{os.getpid()}.{next(self._numbers)}"
             for number, part in enumerate(parts, 1):
                 self._write(f"{self._mark} {name} {number}/{len(parts)} {part}\n".encode())
-        except Exception:  # noqa: BLE001 - such as a pipe that a bolt has made non-blocking: handled as logging handles it
+        except Exception:  # noqa: BLE001 - such as a pipe that a bolt has made non-blocking
             self.handleError(record)
 
     def _packed(self, record: logging.LogRecord) -> str:
