@@ -17,7 +17,7 @@ QueuesError
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
 │   │   └── NackedError      the broker nacked it: try again
 │   └── ServerTooOldError    this RabbitMQ lacks what tiercel needs
-└── MessageTooLargeError     above the size limit
+└── MessageTooLargeError     above the size limit, tiercel's or RabbitMQ's
 """
 
 
@@ -93,4 +93,6 @@ class ServerTooOldError(BrokerRefusedError):
 
 
 class MessageTooLargeError(QueuesError):
-    """A message is larger than 16 MiB, the limit of tiercel."""
+    """A message is larger than 16 MiB, the limit of tiercel, or than RabbitMQ's
+    ``max_message_size``.
+    """

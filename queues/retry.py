@@ -5,7 +5,7 @@ of queues and of their dead-letter queues.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -108,6 +108,8 @@ class BrokerLimit:
     returns: int | None = None
     # Such a message is deleted instead: the queue has no dead-letter exchange.
     deletes: bool = False
+    # A rejected message goes to the dead-letter queue that tiercel declares.
+    moves: bool = field(default=False, compare=False)
 
     @property
     def returns_are_free(self) -> bool:

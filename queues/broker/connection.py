@@ -34,6 +34,7 @@ from tiercel.queues.errors import (
     BrokerRefusedError,
     BrokerUnavailableError,
     ExchangeMissingError,
+    MessageTooLargeError,
     QueueMissingError,
     QueuesError,
 )
@@ -103,6 +104,9 @@ _REFUSALS = (
     ("in exclusive use", "another client consumes it with exclusive set: end that client"),
     ("reserved prefix", "names that begin with amq. are RabbitMQ's own: choose another name"),
 )
+
+# RabbitMQ 3.10 has no "is".
+_TOO_LARGE = re.compile(r"message size (\d+) (?:is )?larger than (?:configured )?max size (\d+)")
 
 _SAID = re.compile(r"ConnectionClosedByBroker: \((\d+)\) (.*)")
 
@@ -207,7 +211,19 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
         return AccessRefusedError(
             f"user {address.user!r} may not do this on {address}: {_line(text)}; {todo}"
         )
-    return BrokerRefusedError(f"RabbitMQ at {address} refused: {_line(text)}")
+    return _too_large(text, address) or BrokerRefusedError(
+        f"RabbitMQ at {address} refused: {_line(text)}"
+    )
+
+
+def _too_large(text: str, address: Address) -> MessageTooLargeError | None:
+    if (sizes := _TOO_LARGE.search(text)) is None:
+        return None
+    size, most = map(int, sizes.groups())
+    return MessageTooLargeError(
+        f"RabbitMQ at {address} takes no message of {size:,} bytes: its max_message_size is "
+        f"{most:,}; raise it in rabbitmq.conf"
+    )
 
 
 def _root(error: BaseException) -> BaseException:

@@ -381,10 +381,15 @@ def _declared(
     known = {} if arguments is None else arguments
     return Declared(
         delays_retries=known.get("x-delayed-retry-type") == "failed",
-        limit=limit_of(known, version),
+        limit=replace(limit_of(known, version), moves=_moves(known, queue)),
         consumer_timeout=consumer_timeout(queue.held, version, queue.name, arguments),
         arguments=arguments,
     )
+
+
+def _moves(known: Mapping[str, Any], queue: WorkQueue) -> bool:
+    """Return True if RabbitMQ keeps a rejected message until the dead-letter queue has it."""
+    return dead_lettering_to(queue.dead).items() <= known.items()
 
 
 def _refuse_unsafe(found: Mapping[str, Any], address: Address, name: str) -> None:

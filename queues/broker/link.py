@@ -17,6 +17,7 @@ from tiercel.queues.broker.frames import Connection
 from tiercel.queues.errors import (
     BrokerRefusedError,
     BrokerUnavailableError,
+    MessageTooLargeError,
     PassingRefusalError,
     QueuesError,
 )
@@ -330,7 +331,8 @@ class Link:
             self._user.failed(error)
         else:
             self._host = (self._host + 1) % len(self._parameters)
-            self._outage.begins(self, error)
+            if not isinstance(error, MessageTooLargeError):
+                self._outage.begins(self, error)
             self._next = self._loop.call_later(backoff_s(self._attempts + 1), self._connect)
 
     def _may_try_again(self, error: QueuesError) -> bool:

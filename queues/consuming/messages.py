@@ -401,7 +401,7 @@ class OpenMessages:
     def dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Dead-letter a message that can never be processed."""
         self.busy[delivery.tag] = delivery
-        self._settings.copies.dead_letter(delivery, reason)
+        self._settings.copies.dead_letter(delivery, reason, moves=self._limit.moves)
 
     def dead_letter_last(self, delivery: Delivery) -> None:
         """Dead-letter a message that the broker would delete instead of delivering it again."""
@@ -421,6 +421,11 @@ class OpenMessages:
             return
         if fate in (CopyFate.REFUSED, CopyFate.NO_ROOM):
             self._keep(delivery, later, fate)
+            return
+        if fate is CopyFate.LEFT_TO_BROKER:
+            self._channel.basic_reject(tag, requeue=False)
+            self._forget_failures(delivery)
+            self._settled(delivery, CopyFate.DEAD_LETTERED.value)
             return
         self._book.finish(tag)
         self.bytes_held -= delivery.size

@@ -83,6 +83,8 @@ class CopyWriter:
         self._queue = queue
         self._name = name
         self._outlet: Outlet | None = None
+        # The last copy that RabbitMQ refused as too large: its bytes, the time, and the refusal.
+        self._too_large: tuple[int, float, MessageTooLargeError] | None = None
 
     def close(self, timeout_s: float) -> None:
         """Wait at most this long for copies in flight, then end."""
@@ -95,7 +97,14 @@ class CopyWriter:
         may know our user by another name.
 
         A queue that is full or has no leader refuses none: its message is offered again later.
+        RabbitMQ ends the connection for a copy that is too large, so no other of that size is sent
+        for a minute.
         """
+        if self._too_large is not None:
+            size, at, refusal = self._too_large
+            if len(copy.body) >= size and time.monotonic() - at < _SAY_AGAIN_S:
+                copy.done(refusal)
+                return
         if self._outlet is None or self._outlet.error is not None:
             self._outlet = Outlet(self._address, self._name, self._prepare)
         outlet = self._outlet
@@ -104,8 +113,10 @@ class CopyWriter:
             if isinstance(error, PublishRefusedError) and not isinstance(error, NackedError):
                 self._refused(outlet, error)
                 outlet.submit(replace(copy, properties=plain()))
-            else:
-                copy.done(error)
+                return
+            if isinstance(error, MessageTooLargeError):
+                self._too_large = (len(copy.body), time.monotonic(), error)
+            copy.done(error)
 
         outlet.submit(replace(copy, done=first_try))
 
@@ -218,6 +229,10 @@ def _ours(death: Death) -> dict[str, str]:
     }
 
 
+class _NoRoomError(MessageTooLargeError):
+    """The headers of a message leave no room for one more."""
+
+
 class DelayWriter(CopyWriter):
     """Copies messages of one queue to its delay queues, and declares each with its first copy."""
 
@@ -238,7 +253,7 @@ class DelayWriter(CopyWriter):
         made = partial(delay_properties, message.properties, failures, published)
         copy = made(self._address.user)
         if size_of(copy) > FRAME_BYTES:
-            done(MessageTooLargeError("its headers leave no room for the number of its failures"))
+            done(_NoRoomError("its headers leave no room for the number of its failures"))
             return
         milliseconds = delay_ms(seconds)
         queue = delay_queue(self._queue, milliseconds)
@@ -272,6 +287,8 @@ class CopyFate(Enum):
     DELAYED = "delayed"
     # The other queue did not take it.
     REFUSED = "copies_refused"
+    # RabbitMQ takes no message of this size, but moves a rejected one to the dead-letter queue.
+    LEFT_TO_BROKER = "left_to_broker"
     # No delay queue can take it: its headers leave no room for more.
     NO_ROOM = "no_room"
 
@@ -297,13 +314,17 @@ class Copies(Generic[Message]):
         # The last refusal that was logged as a warning, and the time.
         self._said: dict[tuple[CopyFate, str], float] = {}
 
-    def dead_letter(self, message: Message, reason: str) -> None:
-        """Publish a copy to the dead-letter queue."""
+    def dead_letter(self, message: Message, reason: str, *, moves: bool) -> None:
+        """Publish a copy to the dead-letter queue. ``moves``: a message that is rejected gets there
+        too, without a reason.
+        """
+        large = f"RabbitMQ itself dead-letters a message, without its reason ({reason})"
         self._copy(
             message,
             CopyFate.DEAD_LETTERED,
             "a message stays in its queue for now",
             lambda done: self._dead_letter_writer.copy(message, reason, done),
+            large if moves else "",
         )
 
     def delay(self, message: Message, seconds: float, failures: int) -> None:
@@ -321,15 +342,24 @@ class Copies(Generic[Message]):
         self._delay_writer.close(timeout_s / 2)
 
     def _copy(
-        self, message: Message, fate: CopyFate, refused: str, copy: Callable[[Done], None]
+        self,
+        message: Message,
+        fate: CopyFate,
+        refused: str,
+        copy: Callable[[Done], None],
+        large: str = "",
     ) -> None:
         def done(error: QueuesError | None) -> None:
-            if isinstance(error, MessageTooLargeError):
+            if error is None:
+                self._told(message, fate)
+            elif isinstance(error, _NoRoomError):
                 self._told(message, CopyFate.NO_ROOM)
-                return
-            if error is not None:
+            elif large and isinstance(error, MessageTooLargeError):
+                self._log(fate, large, str(error))
+                self._told(message, CopyFate.LEFT_TO_BROKER)
+            else:
                 self._log(fate, refused, str(error))
-            self._told(message, CopyFate.REFUSED if error is not None else fate)
+                self._told(message, CopyFate.REFUSED)
 
         try:
             copy(done)

@@ -18,6 +18,7 @@ from tiercel.queues.errors import (
     BrokerFailedError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    MessageTooLargeError,
     NackedError,
     PublishRefusedError,
     QueuesError,
@@ -235,7 +236,7 @@ class Outlet:
             if failures < _FAILURES_TO_SUSPECT:
                 return
             is_proven = failures >= _FAILURES_TO_REFUSE
-        elif isinstance(error, BrokerRefusedError):
+        elif isinstance(error, BrokerRefusedError | MessageTooLargeError):
             is_proven = True
         else:
             return

@@ -14,6 +14,7 @@ from tests.support.broker import (
     add_user,
     delete,
     manage,
+    plain_channel,
     put,
     ready,
     restart_in_order,
@@ -26,6 +27,7 @@ from tests.support.waiting import wait_until
 from tiercel.queues.broker import link
 from tiercel.queues.broker.declare import WorkQueue, declare_queue, declare_work_queue
 from tiercel.queues.errors import BrokerRefusedError, QueueMissingError
+from tiercel.queues.publishing.copies import DeadLetterWriter
 from tiercel.queues.retry import NO_WAIT, RetryPolicy
 
 
@@ -246,6 +248,50 @@ def test_a_queue_that_must_exist_and_does_not_ends_it(amqp_url):
         error = wait_until(desk.consumer.error)
     assert isinstance(error, QueueMissingError)
     assert queue in str(error)
+
+
+# RabbitMQ reads the one or the other, by its version.
+_SMALLER = (
+    "application:set_env(rabbit, max_message_size, 1000), "
+    "persistent_term:put(max_message_size, 1000)."
+)
+
+
+@pytest.mark.parametrize("moves", [True, False], ids=["dead-letter exchange", "none"])
+def test_a_message_that_rabbitmq_takes_no_more_makes_no_connection_per_try(
+    rabbitmq, caplog, moves, monkeypatch
+):
+    """``max_message_size`` was lowered, as by the upgrade to RabbitMQ 4, while the message waited.
+    The queue's own dead-letter exchange takes it, else it stays.
+    """
+    caplog.set_level("INFO", "tiercel")
+    opened = []
+
+    def opened_by(writer):
+        opened.append(writer)
+
+    monkeypatch.setattr(DeadLetterWriter, "_prepare", opened_by)
+    server = rabbitmq()
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    if moves:
+        declare_queue(server.url, queue)
+    else:
+        with plain_channel(server.url) as channel:
+            channel.queue_declare(queue.name, durable=True, arguments={"x-queue-type": "quorum"})
+    put(server.url, queue.name, b"x" * 2_000, b"y" * 2_000)
+    server.control("eval", _SMALLER)
+    with Desk(server.url, queue.name) as desk:
+        for _ in range(2 if moves else 6):
+            delivery = desk.next()
+            desk.consumer.dead_letter(delivery.epoch, delivery.tag, "rejected: bad")
+        desk.wait_for("dead_lettered" if moves else "redelivered", 2)
+    wait_ready(server.url, queue.dead if moves else queue.name, 2)
+    assert len(opened) <= 4, "each message once, and again without the other"
+    assert told(caplog, "broker_lost") == []
+    [said] = told(caplog, "dead_letter_refused")
+    where = "without its reason (rejected: bad)" if moves else "a message stays in its queue"
+    assert where in said
+    assert "no message of 2,000 bytes: its max_message_size is 1,000; raise it" in said
 
 
 def test_a_broker_that_is_not_there_yet_is_waited_for(amqp_url):

@@ -17,6 +17,7 @@ from tiercel.queues.errors import (
     BrokerFailedError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    MessageTooLargeError,
     QueueMissingError,
 )
 
@@ -88,6 +89,21 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
             amqp.ChannelClosedByBroker(406, "PRECONDITION_FAILED - x"),
             BrokerRefusedError,
             "PRECONDITION_FAILED",
+        ),
+        (
+            amqp.ChannelClosedByBroker(
+                406,
+                "PRECONDITION_FAILED - message size 2000 is larger than configured max size 1000",
+            ),
+            MessageTooLargeError,
+            "no message of 2,000 bytes: its max_message_size is 1,000; raise it in rabbitmq.conf",
+        ),
+        (
+            amqp.ChannelClosedByBroker(
+                406, "PRECONDITION_FAILED - message size 20 larger than max size 10"
+            ),
+            MessageTooLargeError,
+            "no message of 20 bytes: its max_message_size is 10",
         ),
         (amqp.IncompatibleProtocolError("x"), BrokerUnavailableError, "check the port"),
         (amqp.ProtocolSyntaxError("x"), BrokerRefusedError, "check the port"),
