@@ -247,8 +247,9 @@ def _plain(type_: str) -> pa.DataType | None:
 
 
 # Raised by Arrow and by us for a value that does not fit its column; the value's own code, which a
-# conversion calls, may raise anything else.
+# conversion calls, may raise anything else, even SystemExit.
 UNFIT = (pa.ArrowException, *MISFITS)
+_ANY = (Exception, SystemExit)
 
 # Python type of a column: Arrow accepts all of its values, or all within the column's bits.
 _PYTHON: dict[pa.DataType, type] = {
@@ -348,7 +349,7 @@ class Field:
                 return True
         try:
             return self._takes(value)
-        except Exception:  # noqa: BLE001 - the value's own code may raise anything
+        except _ANY:
             return False
 
     def _takes(self, value: Any) -> bool:
@@ -425,7 +426,7 @@ class Schema:
             arrays = [
                 field.array(column) for column, field in zip(columns, self.fields, strict=True)
             ]
-        except Exception:
+        except _ANY:
             for row in rows:
                 self.check(row)
             raise
@@ -438,7 +439,7 @@ class Schema:
 def _described(field: Field, value: Any) -> str:
     try:
         return _misfit(field, value, field.name)
-    except Exception as error:  # noqa: BLE001 - the value's own code may raise anything
+    except _ANY as error:
         kind = with_article(type(value).__name__)
         return (
             f"field {field.name!r} is {field.kind}, the value is {kind} that cannot be read: it "

@@ -31,7 +31,7 @@ def encode_key(key: Key) -> bytes:
     try:
         plain = [_key_part(part) for part in key] if isinstance(key, tuple) else _key_part(key)
         return _dumps(plain).encode()
-    except (TypeError, ValueError) as error:
+    except raised() as error:  # ours, or from the key's own code
         raise BadStateError(
             f"{_shown(key)} cannot be a key of a state ({error}): use str, int, bytes or "
             "a tuple of them"

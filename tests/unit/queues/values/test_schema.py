@@ -187,6 +187,31 @@ class Detached:
         raise RuntimeError("not bound to a session")
 
 
+class Exits:
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+
+class Zone(dt.tzinfo):
+    """As a zone that is read from a database when it is needed."""
+
+    def __init__(self, offset) -> None:
+        self.offset = offset
+
+    def utcoffset(self, _when):
+        return self.offset()
+
+    def dst(self, _when):
+        return None
+
+
+def raising(error):
+    def offset():
+        raise error
+
+    return dt.datetime(2026, 1, 1, tzinfo=Zone(offset))
+
+
 class Frame(Sequence):
     """As a frame of pandas, which has a length and is read by the names of its columns."""
 
@@ -206,6 +231,15 @@ class Frame(Sequence):
         ("long", Detached(), "a Detached that cannot be read: it raises a RuntimeError"),
         ("array<string>", Frame(), "the value is the Frame a frame"),
         ("timestamp", np.ma.masked, "the value is the MaskedConstant masked"),
+        ("timestamp", raising(RuntimeError("no database")), "the value is the datetime "),
+        ("timestamp", raising(SystemExit(3)), "the value is the datetime "),
+        (
+            "timestamp",
+            dt.datetime(2026, 1, 1, tzinfo=Zone(lambda: "nonsense")),
+            "the value is the datetime ",
+        ),
+        ("long", Exits(), "an Exits that cannot be read: it raises a SystemExit"),
+        ("array<long>", [Exits()], ".* that cannot be read: it raises a SystemExit"),
     ],
 )
 def test_a_value_whose_own_code_raises_is_refused_as_any_misfit(type_, value, said):

@@ -290,12 +290,21 @@ class Pairs(StatefulBolt):
         self.state.increment((tup["word"], tup["n"]))
 
 
+class Unreadable:
+    """As a proxy of an object that is gone."""
+
+    @property
+    def __class__(self):
+        raise ReferenceError("gone")
+
+
 class Asking(Sums):
     def state_keys(self, tup):
         if tup["word"] == "bad":
             raise RuntimeError("no keys")
         yield tup["word"]
         yield None
+        yield Unreadable()
 
     def execute(self, tup, collector):
         super().execute(tup, collector)
