@@ -526,7 +526,7 @@ DRAINED_BYTES = 4 * 1024 * 1024
 
 
 def drawn_sender(number: int) -> Sender:
-    """Make a sender from a drawn number of at most 31 bits.
+    """Make a sender from a drawn number.
 
     The sender's id gets random bits too, in case a failover of Redis loses the last draw: inboxes
     would mistake the appends of two processes with one number for repeats.

@@ -15,13 +15,14 @@ local function forget_senders()
   local drawn = {}
   for _, sender in ipairs(redis.call('HKEYS', KEYS[3])) do
     local number = -(tonumber(sender) or 0)
-    if number > 1 then drawn[#drawn + 1] = number end
+    if number > 1 then drawn[#drawn + 1] = {number, sender} end
   end
   if #drawn <= tonumber(ARGV[9]) then return end
-  table.sort(drawn)
+  table.sort(drawn, function(one, other) return one[1] < other[1] end)
   local half = math.floor(#drawn / 2)
-  for i = 1, half do redis.call('HDEL', KEYS[3], string.format('-%.0f', drawn[i])) end
-  redis.call('HSET', KEYS[3], 'forgotten', string.format('%.0f', drawn[half]))
+  -- By its own text: from the year 2038 on the number is above 2^53, and not exact.
+  for i = 1, half do redis.call('HDEL', KEYS[3], drawn[i][2]) end
+  redis.call('HSET', KEYS[3], 'forgotten', string.format('%.0f', drawn[half][1]))
 end
 
 local run, tuples, size = unpack(redis.call('HMGET', KEYS[1], 'run', 'tuples', 'bytes'))

@@ -461,6 +461,22 @@ def test_drawn_senders_that_are_gone_are_forgotten_and_append_nothing_more(inbox
     assert put(inboxes, 1, parcel(b"a", bounded=False), sender=unused, run="next") == [DONE]
 
 
+def test_senders_that_are_drawn_after_2038_are_forgotten_too(inboxes):
+    """Their numbers are above 2**53, where Lua's numbers are no longer exact."""
+    if isinstance(inboxes, MemoryInboxes):
+        inboxes._drawn = 2**31
+    else:
+        key = f"tiercel:{{{inboxes._name}}}:sender"
+        words = ("SET", key, 2**31)
+        inboxes._servers.at(0, key).command(*words, read=bool, verb="draw").perform()
+    for number in range(50):
+        some = parcel(b"%d" % number, bounded=False)
+        sender = inboxes.draw_sender()
+        assert put(inboxes, 1, some, sender=sender) == [DONE]
+        assert put(inboxes, 1, some, sender=sender) == [REPEATED]
+    assert number_of_senders(inboxes) <= BOUNDS.senders + 2
+
+
 def number_of_senders(inboxes):
     if isinstance(inboxes, MemoryInboxes):
         return len(inboxes._boxes[ONE].senders)
