@@ -117,8 +117,7 @@ class Sampler:
         first = self._see(None, Window.TEN_MINUTES)
         if not first.problems.unreadable:
             _report(outage.REDIS, first.problems.redis)
-        if first.overview is not None:  # otherwise RabbitMQ was not asked
-            _report(self._rabbitmq, first.problems.rabbitmq)
+        _report(self._rabbitmq, first.problems.rabbitmq)
         if not first.topologies:
             return
         for name in first.topologies:

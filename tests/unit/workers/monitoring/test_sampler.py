@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import pytest
+
 from tiercel.workers.monitoring.health import ServerProblems
 from tiercel.workers.monitoring.sampler import FINE, KEPT, STEP, History, Sample, Sampler
 from tiercel.workers.monitoring.watcher import Look
@@ -71,19 +73,24 @@ def test_each_kind_of_figure_is_remembered_by_its_highest():
 
 
 class Outage:
-    """A watcher for which a server is away at some of its looks."""
+    """A watcher that knows no topology, and for which a server is away at some of its looks."""
 
-    def __init__(self, problems):
+    def __init__(self, server, problems):
+        self.server = server
         self.problems = iter(problems)
 
     def look(self, name, window):
-        return Look(at=BEGAN, problems=ServerProblems(redis=next(self.problems)))
+        return Look(at=BEGAN, problems=ServerProblems(**{self.server: next(self.problems)}))
 
 
-def test_an_outage_is_a_line_when_it_begins_and_one_when_it_ends(caplog):
+@pytest.mark.parametrize(
+    ("server", "events"),
+    [("redis", ["redis_away", "redis_back"]), ("rabbitmq", ["broker_lost", "broker_back"])],
+)
+def test_an_outage_is_a_line_when_it_begins_and_one_when_it_ends(caplog, server, events):
     caplog.set_level("INFO")
-    problems = [None, "Redis does not answer (1)", "Redis does not answer (2)", None, None]
-    sampler = Sampler(Outage(problems))
+    problems = [None, "it does not answer (1)", "it does not answer (2)", None, None]
+    sampler = Sampler(Outage(server, problems))
     for _ in problems:
         sampler._round()
-    assert [record.event for record in caplog.records] == ["redis_away", "redis_back"]
+    assert [record.event for record in caplog.records] == events
