@@ -171,20 +171,25 @@ class MarkShard:
 
     def recall(
         self, keys: Sequence[bytes], tasks: int, *, through: bool
-    ) -> list[RedisEffect[dict[bytes, Recalled]]]:
+    ) -> list[RedisEffect[tuple[dict[bytes, Recalled], Sequence[bytes]]]]:
         """Read the existing marks, ``through`` the undo log of this task or as they are; the
-        component has this many tasks.
+        component has this many tasks. Each call returns marks, and the keys that are still to be
+        read, because they were too large.
         """
         others = [task for task in range(tasks) if task != self._task]
         logs = [key for task in others for key in self._keys.of(task)[2:]]
 
-        def read(part: Sequence[bytes], reply: Any) -> dict[bytes, Recalled]:
-            return {
+        def read(
+            part: Sequence[bytes], reply: Any
+        ) -> tuple[dict[bytes, Recalled], Sequence[bytes]]:
+            looked, *pairs = reply
+            found = {
                 part[number - 1]: (others[one[0] - 1], one[1].decode())
                 if isinstance(one, list)
                 else one
-                for number, one in zip(reply[::2], reply[1::2], strict=True)
+                for number, one in zip(pairs[::2], pairs[1::2], strict=True)
             }
+            return found, part[looked:]
 
         effects = []
         for start in range(0, len(keys), _RECALLED_AT_ONCE):

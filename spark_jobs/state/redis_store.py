@@ -334,17 +334,25 @@ class MarkReader:
         return {key: one for key, one in found.items() if isinstance(one, bytes)}
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, Recalled]:
-        found: dict[bytes, Recalled] = {}
-        for some in perform_all(self._recalling(keys, self._tasks)):
-            found |= some
+        found = self._recalled(keys, self._tasks)
         unsure = {key: one for key, one in found.items() if isinstance(one, tuple)}
         if unsure:
             self._ask_home(unsure, found)
         return found
 
+    def _recalled(self, keys: Sequence[bytes], tasks: int) -> dict[bytes, Recalled]:
+        found: dict[bytes, Recalled] = {}
+        while keys:
+            left: list[bytes] = []
+            for some, unread in perform_all(self._recalling(keys, tasks)):
+                found |= some
+                left += unread
+            keys = left
+        return found
+
     def _recalling(
         self, keys: Sequence[bytes], tasks: int
-    ) -> list[RedisEffect[dict[bytes, Recalled]]]:
+    ) -> list[RedisEffect[tuple[dict[bytes, Recalled], Sequence[bytes]]]]:
         parts: dict[int, Sequence[bytes]] = {0: keys}
         if len(self._shards) > 1:
             in_shards: dict[int, list[bytes]] = {}
@@ -366,8 +374,7 @@ class MarkReader:
         for key in sure:
             del found[key]
         # Read again: a final mark stays.
-        for some in perform_all(self._recalling(sure, 0)):
-            found |= some
+        found |= self._recalled(sure, 0)
 
     def _committed(self, task: int) -> str:
         shards = self._shards_of(task)

@@ -1,15 +1,13 @@
 -- Read marks in one shard as they were before this step.
 --
 -- KEYS   undo of this task; turn and undo of each other one (redis_shard.py); bucket of each mark
--- ARGV   1 number of other tasks   2 "1": without the marks of the last commit of this task
---        3 the keys of the marks, one after the other
--- Reply  for each existing mark: its number, and its record; or {number among the other tasks,
---        "run step"} if the last commit of that task made it and this shard does not know whether
---        that commit is final
+-- ARGV   1 number of other tasks   2 "1": without the marks of this task's last commit   3 the keys, one after another
+-- Reply  number of marks looked for: all, unless those found have 4 MiB; then for each existing one: its number, and
+--        its record; or {number among the other tasks, "run step"} if the last commit of that task made it and this
+--        shard does not know whether that commit is final
 --
--- Must never report a mark as made that may be undone: a message whose effect is gone could be
--- acked. Must never search a log for each mark: after a restart most marks exist, and Redis would
--- block for seconds.
+-- Must never report a mark as made that may be undone: a message whose effect is gone could be acked. Must never
+-- search a log for each mark: after a restart most marks exist, and Redis would block for seconds.
 
 -- Calls ``met`` with the number of each mark among ``numbers``, by key, that is in an undo log.
 local function each_made(undo, numbers, few, met)
@@ -37,12 +35,13 @@ local function record_of(mark)
 end
 
 local others, through, keys = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
-local before, marks, numbers, count, found = 1 + 2 * others, {}, {}, 0, {}
+local before, marks, numbers, count, size = 1 + 2 * others, {}, {}, 0, 0
 for i = 1, #KEYS - before do
+  if size >= 4 * 1024 * 1024 then break end
   marks[i] = redis.call('HGET', KEYS[before + i], keys:sub(16 * i - 15, 16 * i - 5))
-  if marks[i] then numbers[keys:sub(16 * i - 15, 16 * i)], count = i, count + 1 end
+  if marks[i] then numbers[keys:sub(16 * i - 15, 16 * i)], count, size = i, count + 1, size + #marks[i] end
 end
-local few = count <= 16
+local few, found = count <= 16, {#marks}
 if through and count > 0 then each_made(KEYS[1], numbers, few, function(i) marks[i] = false end) end
 for other = 1, count > 0 and others or 0 do
   local place, committed = unpack(redis.call('HMGET', KEYS[2 * other], 'logged', 'committed'))

@@ -373,12 +373,17 @@ def test_large_values_are_written_read_and_undone_in_calls_of_some_megabytes(
     assert now(store) == second
 
 
-def test_marks_with_large_emissions_are_made_in_calls_of_some_megabytes(make_spec, opened, sizes):
+def test_marks_with_large_emissions_are_made_and_read_in_calls_of_some_megabytes(
+    make_spec, opened, sizes
+):
     store = opened(spec=make_spec())
     marks = {key_of(str(n)): bytes(1_000_000) for n in range(12)}
     turn = begin(store, "count", 0, 1)
     commit_turn(turn, Writes(marks=marks), "d")
     assert max(sizes) < 4_200_000
+    turn = begin(store, "count", 0, 2)
+    assert turn.recall([*marks, key_of("unknown")], 1) == marks
+    assert max(sizes) < 6_000_000
 
 
 @pytest.mark.parametrize("shards", [1, 3])
