@@ -105,6 +105,12 @@ _REFUSALS = (
     ("reserved prefix", "names that begin with amq. are RabbitMQ's own: choose another name"),
 )
 
+# To a basic.get; the queue's other consumers get nothing either.
+_HELD_BACK = (
+    "the messages go to the queue's active consumer only: end or pause it (tiercel deactivate), "
+    "then try again"
+)
+
 # RabbitMQ 3.10 has no "is".
 _TOO_LARGE = re.compile(r"message size (\d+) (?:is )?larger than (?:configured )?max size (\d+)")
 
@@ -211,8 +217,9 @@ def _closed(code: int, text: str, address: Address) -> QueuesError:
         return AccessRefusedError(
             f"user {address.user!r} may not do this on {address}: {_line(text)}; {todo}"
         )
+    todo = f"; {_HELD_BACK}" if "single active consumer" in text else ""
     return _too_large(text, address) or BrokerRefusedError(
-        f"RabbitMQ at {address} refused: {_line(text)}"
+        f"RabbitMQ at {address} refused: {_line(text)}{todo}"
     )
 
 

@@ -88,6 +88,17 @@ def test_a_queue_that_has_one_consumer_at_a_time_is_looked_at_while_it_has_none(
         assert [message.body for message in found.messages] == BODIES[:3]
 
 
+def test_a_queue_whose_only_active_consumer_is_busy_is_refused_with_advice(amqp_url):
+    arguments = {"x_queue_type": "quorum", "x_single_active_consumer": True}
+    with declared(amqp_url, **arguments) as name, plain_channel(amqp_url) as channel:
+        put(amqp_url, name, *BODIES)
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume(name, lambda *_: None)
+        wait_ready(amqp_url, name, 19)
+        with pytest.raises(BrokerRefusedError, match="active consumer only: end or pause it"):
+            peek(amqp_url, name)
+
+
 @pytest.mark.parametrize("limit", [12, 20, 30])
 def test_a_look_at_many_leaves_them_in_their_order(amqp_url, queue, limit):
     """The broker treats each of several gets as a consumer, and sorts them by name."""
