@@ -24,7 +24,7 @@ from tiercel.acker.metrics.contract import KnownError
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.spark_jobs.emitting.outputs import Outputs
 from tiercel.spark_jobs.kinds.calls.call import UnderWay
-from tiercel.spark_jobs.kinds.calls.coroutines import prepare_loop
+from tiercel.spark_jobs.kinds.calls.coroutines import prepare_loop, run_loop
 from tiercel.spark_jobs.kinds.calls.threads import ThreadCalls
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.running.around import Around
@@ -329,7 +329,8 @@ class _Steered(asyncio.SelectorEventLoop):
     def run_until_still(self, waits: Callable[[], bool]) -> None:
         """Run ready callbacks, and wait for sockets and threads while ``waits()`` is true."""
         self.waits = waits
-        self.run_forever()
+        while not run_loop(self):
+            pass
         self._ran_at = self.time()
 
     def next_at(self) -> float | None:

@@ -32,7 +32,7 @@ from tiercel.spark_jobs.kinds.calls.call import (
     Execute,
     UnderWay,
 )
-from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.reasons import raised, reason_of
 
 # Time after which a loop that does not answer counts as blocked.
 BLOCKED_S = 0.5
@@ -156,13 +156,7 @@ class ProcessLoop:
     def _serve(self, loop: asyncio.AbstractEventLoop, over: threading.Event) -> None:
         asyncio.set_event_loop(loop)
         while not over.is_set():
-            try:
-                loop.run_forever()
-            except BaseException as error:  # noqa: BLE001 - sys.exit in a bolt's own asyncio task
-                log.warning(
-                    "a task on the loop of the bolts raised %s; the loop goes on",
-                    reason_of(error), extra={"event": "loop_exception"},
-                )  # fmt: skip
+            run_loop(loop)
         close_loop(loop)
 
 
@@ -184,6 +178,21 @@ def prepare_loop(
     # The type stub of task factories lacks the options.
     loop.set_task_factory(cast("Any", factory))
     loop.set_exception_handler(_say_exception)
+
+
+def run_loop(loop: asyncio.AbstractEventLoop) -> bool:
+    """Run the loop until it is stopped; return False if an error ended it: ``sys.exit`` in a bolt's
+    own asyncio task.
+    """
+    try:
+        loop.run_forever()
+    except raised() as error:
+        log.warning(
+            "a task on the loop of the bolts raised %s; the loop goes on",
+            reason_of(error), extra={"event": "loop_exception"},
+        )  # fmt: skip
+        return False
+    return True
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 import time
 from contextlib import closing
@@ -66,6 +67,27 @@ def test_a_call_that_lasts_longer_than_the_timeout_is_cancelled() -> None:
         cluster.advance_time(5)
         assert outcome(cluster) == ([5], [100], 0), "its place is free"
     assert cluster.fail_reasons("s") == ["timeout"]
+
+
+class Exits(AsyncBolt):
+    """Calls ``sys.exit`` for an odd number, in an asyncio task of its own."""
+
+    async def execute(self, tup, collector):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.exits(tup[0]))
+
+    async def exits(self, number):
+        if number % 2:
+            sys.exit(3)
+
+
+def test_an_exit_in_a_task_of_the_bolt_fails_its_tuple_as_on_spark(caplog) -> None:
+    with LocalCluster(chain(feeding(0, 1, 2), Exits())) as cluster:
+        cluster.run_until_idle()
+        assert outcome(cluster) == ([0, 2], [1], 0)
+        [reason] = cluster.fail_reasons("s")
+    assert "SystemExit: 3" in reason
+    assert "raised SystemExit: 3; the loop goes on" in caplog.text
 
 
 def test_what_sleeps_at_the_end_is_cancelled() -> None:
