@@ -265,7 +265,8 @@ def why_late(settings: WindowedBolt, status: int, time_us: int) -> str:
         )
     return (
         f"late: its timestamp {field!r} is {time:%Y-%m-%d %H:%M:%S.%f}, and its last window has "
-        "closed: raise lag, or declare a late_stream"
+        f"closed: raise lag, or idle if its source may be silent for longer than {settings.idle}, "
+        "or declare a late_stream"
     )
 
 

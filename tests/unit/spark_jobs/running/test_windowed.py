@@ -308,7 +308,8 @@ def test_late_null_and_future_timestamps_are_rejected_and_do_not_move_the_waterm
     assert {root: pump.failed.get(root, "") for root in roots.values()} == {
         roots[1]: "",
         roots[2]: "windows: late: its timestamp 'at' is 1970-01-01 00:00:00.005000, and its last "
-        "window has closed: raise lag, or declare a late_stream",
+        "window has closed: raise lag, or idle if its source may be silent for longer than "
+        "0:01:00, or declare a late_stream",
         roots[3]: "windows: its timestamp 'at' is null",
         roots[4]: "windows: its timestamp 'at' is 2001-09-09 01:46:40, in the future by more than "
         "max_ahead (0:01:00): look at the clock of its sender, and at timestamp_unit ('ms')",
