@@ -156,7 +156,8 @@ class WatchedRedis(Entered):
 
     @property
     def primary(self) -> _Member:
-        return next(server for server in self.servers if server.port == self.primary_port)
+        port = self.primary_port  # asked once: it may change in between
+        return next(server for server in self.servers if server.port == port)
 
     def _all_known(self) -> bool:
         for sentinel in self.sentinels:
