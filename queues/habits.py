@@ -38,7 +38,7 @@ class AbsentSpout(StandIn):
 
 
 def habits_of(spout: Spout) -> Habits:
-    """Return the habits of a spout; a stand-in has those of the spout that it stands in for."""
+    """Return the habits of a spout; a stand-in has the habits of the spout that it replaces."""
     if isinstance(spout, StandIn):
         return spout.habits
     kind = type(spout)

@@ -167,14 +167,14 @@ class MarkShard:
         keys = [self._keys.run, turn_key, undo, *self._buckets(marks)]
         args = [*turn, number, *last, b"".join(marks), *marks.values()]
         effect = self._remember(keys, args, _remembered, "remember the applied tuples")
-        return replace(effect, large=bytes_of(marks) > _LARGE_BYTES)
+        return _with_size(effect, marks)
 
     def recall(
         self, keys: Sequence[bytes], tasks: int, *, through: bool
     ) -> list[RedisEffect[tuple[dict[bytes, Recalled], Sequence[bytes]]]]:
         """Read the existing marks, ``through`` the undo log of this task or as they are; the
         component has this many tasks. Each call returns marks, and the keys that are still to be
-        read, because they were too large.
+        read, because the marks before them are large.
         """
         others = [task for task in range(tasks) if task != self._task]
         logs = [key for task in others for key in self._keys.of(task)[2:]]
@@ -182,12 +182,12 @@ class MarkShard:
         def read(
             part: Sequence[bytes], reply: Any
         ) -> tuple[dict[bytes, Recalled], Sequence[bytes]]:
-            looked, *pairs = reply
+            looked, *existing = reply
             found = {
                 part[number - 1]: (others[one[0] - 1], one[1].decode())
                 if isinstance(one, list)
                 else one
-                for number, one in zip(pairs[::2], pairs[1::2], strict=True)
+                for number, one in zip(existing[::2], existing[1::2], strict=True)
             }
             return found, part[looked:]
 
@@ -357,8 +357,8 @@ class StateShard:
         return self._begin(self._keys, args, read, "begin with the state")
 
     def read(self, fields: Sequence[bytes], *, through: bool) -> RedisEffect[list[bytes | None]]:
-        """Read values, ``through`` the undo log or as they are: those of the first fields, as many
-        as one call may read.
+        """Read the values of the first fields, as many as one call may read, ``through`` the undo
+        log or as they are.
         """
         args = ["1" if through else "", *fields[:_READ_AT_ONCE]]
         return self._read(self._keys, args, _values, "read the state")
@@ -418,7 +418,7 @@ class StateShard:
             *chain.from_iterable(large.items()),
         ]
         effect = self._write(self._keys, args, _written, "write the state")
-        return replace(effect, large=bytes_of(writes.puts) > _LARGE_BYTES)
+        return _with_size(effect, writes.puts)
 
     def _begun(self, turn: Turn, reply: Any) -> Begun:
         verdict, number, committed, digest, *more = reply
@@ -465,6 +465,11 @@ def scan(
 def bytes_of(values: Mapping[bytes, bytes]) -> int:
     """Return the size of all values."""
     return sum(map(len, values.values()))
+
+
+def _with_size(effect: RedisEffect[bool], values: Mapping[bytes, bytes]) -> RedisEffect[bool]:
+    """Return the effect, marked as large if the values that it sends are."""
+    return replace(effect, large=True) if bytes_of(values) > _LARGE_BYTES else effect
 
 
 def _written(verdict: int) -> bool:

@@ -242,10 +242,10 @@ class RedisStateTurn:
     def read(self, fields: Sequence[bytes]) -> list[bytes | None]:
         found: dict[bytes, bytes | None] = {}
         left = fields
+        through = self.committed_digest is not None
         while left:
             parts = by_shard(left, len(self._shards))
             asked = [(self._shards[at], part) for at, part in enumerate(parts) if part]
-            through = self.committed_digest is not None
             replies = perform_all([shard.read(part, through=through) for shard, part in asked])
             for (_, part), values in zip(asked, replies, strict=True):
                 found.update(zip(part, values, strict=False))

@@ -52,7 +52,7 @@ class TaskTracing:
         # Contexts of the latest tuples to be called, and of the tuples of the current step.
         self._fed: dict[int, tuple[bytes, ...]] = {}
         self._of_step: Contexts = {}
-        # Those of the latest tuples that were called.
+        # Seeds of the latest tuples that were called.
         self._begun: set[int] = set()
         self._verdicts: Verdicts = {}
 
