@@ -341,7 +341,8 @@ class Inbox(Protocol):
 
         ``snapshot`` is the bolt after the step; it takes effect when the step is finished, and None
         keeps the snapshot before it. A repeat replaces only the snapshot, and changes nothing once
-        the step is finished. Raises StepOrderError if an earlier step is sealed and not finished.
+        the step is finished. Raises StepOrderError if an earlier step is sealed and not finished,
+        or if the server has lost a finished one, as ``take`` does.
         """
 
     def finish(self, step: int) -> Effect[bool]:

@@ -434,7 +434,7 @@ class RedisInbox:
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
         box = self._box
-        args: list[Any] = [*self._attempt, covered.step, encode(covered)]
+        args: list[Any] = [*self._attempt, covered.step, encode(covered), self._finished]
         if snapshot is not None:
             args.append(snapshot)
         keys = (box.meta, box.progress, box.snapshots)
@@ -558,8 +558,8 @@ class _Line:
 
 
 def _is_done(misused: Callable[[], Exception], reply: int) -> bool:
-    if reply == 2:
-        raise misused()
+    if reply > 1:
+        raise misused() if reply == 2 else lost()
     return bool(reply)
 
 

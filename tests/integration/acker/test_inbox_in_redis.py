@@ -128,6 +128,27 @@ def test_tuples_that_come_back_with_older_data_are_taken_again(inboxes_on, serve
     assert payloads(take(again)) == [b"b"]
 
 
+def test_a_step_under_way_covers_no_tuples_that_come_back_with_older_data(
+    inboxes_on, server, client
+):
+    """Once it is finished, the inbox would count it as the last one, and the tuples before stay."""
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    put(inboxes, 1, parcel(b"a"))
+    put(inboxes, 2, parcel(b"b"))
+    first = take(inbox, tuples=1)
+    client.save()
+    assert commit(inbox, 1, first)
+    second = take(inbox)
+    server.kill()
+    server.start()
+    with pytest.raises(StepOrderError, match="came back with older data"):
+        inbox.seal(covering(2, second)).perform()
+    again = opened(inboxes)
+    assert again.opened.sealed is None
+    assert payloads(take(again)) == [b"a", b"b"]
+
+
 def test_a_full_server_refuses_spouts_and_lets_everything_else_pass(inboxes_on, server, client):
     inboxes = inboxes_on(server.url)
     inbox = opened(inboxes)
