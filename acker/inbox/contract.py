@@ -326,7 +326,8 @@ class Inbox(Protocol):
         ``Opened.taken``). First finish a step that ``open`` found sealed, else its entries are
         returned too; entries that it leaves partly done are returned even after ``read``. Raises
         StaleAttemptError, and StepOrderError if the server has lost a step that this attempt
-        finished, as one that comes back with older data: tuples of that step may be back.
+        finished, or entries that it took, as one that comes back with older data: tuples of that
+        step may be back, and the senders and lines of these entries have them again.
         """
 
     def read(self, positions: Sequence[str]) -> list[Entry]:
@@ -342,7 +343,7 @@ class Inbox(Protocol):
         ``snapshot`` is the bolt after the step; it takes effect when the step is finished, and None
         keeps the snapshot before it. A repeat replaces only the snapshot, and changes nothing once
         the step is finished. Raises StepOrderError if an earlier step is sealed and not finished,
-        or if the server has lost a finished one, as ``take`` does.
+        or if the server has lost something, as ``take`` does.
         """
 
     def finish(self, step: int) -> Effect[bool]:

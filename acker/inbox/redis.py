@@ -434,7 +434,7 @@ class RedisInbox:
 
     def seal(self, covered: Covered, snapshot: bytes | None = None) -> Effect[bool]:
         box = self._box
-        args: list[Any] = [*self._attempt, covered.step, encode(covered), self._finished]
+        args = [*self._attempt, covered.step, encode(covered), self._finished, self._after]
         if snapshot is not None:
             args.append(snapshot)
         keys = (box.meta, box.progress, box.snapshots)

@@ -7,14 +7,15 @@
 -- ARGV   1 run   2 attempt   3 the position   4 most tuples   5 most bytes   6 claim up to
 --        7 claim more, within its share   8 tasks that share the line   9 its last finished step
 -- Reply  entries: position, {tuples, payload[, 'first', row]}; false if the attempt is stale; 2 if
---        the server has lost that step: entries before the position may be back
+--        the server has lost that step or position: entries before it may be back, or come again
 --
 -- Must never return an entry without keeping its position: it may crash the process.
 -- Must never claim tuples if it leaves an entry here: the next take would skip that entry.
 local function wake(key) if redis.call('EXISTS', key) == 0 then redis.call('RPUSH', key, '') end end
-local run, attempt, step = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step'))
+local function time(position) return tonumber((position or '0'):match('^%d+')) end
+local run, attempt, step, taken = unpack(redis.call('HMGET', KEYS[1], 'run', 'attempt', 'step', 'taken'))
 local stale = run ~= ARGV[1] or attempt ~= ARGV[2]
-if stale or tonumber(step) < tonumber(ARGV[9]) then
+if stale or tonumber(step) < tonumber(ARGV[9]) or time(taken) < time(ARGV[3]) then
   -- Pass the wake-up on: it was meant for the inbox's current attempt, or for any task of the line.
   for at = 3, run and math.min(4, #KEYS) or 0 do wake(KEYS[at]) end
   return not stale and 2
@@ -33,8 +34,7 @@ local waiting = ARGV[7] ~= '0' and KEYS[8] and redis.call('HGET', KEYS[8], 'tupl
 local claims = ARGV[6] - (ARGV[4] - tuples)
 claims = math.max(claims, math.min(claims + ARGV[7], math.floor(waiting / ARGV[8])))
 for meta = 5, #KEYS, 3 do
-  local entries, progress = KEYS[meta + 1], KEYS[meta + 2]
-  local can = redis.call('HGET', KEYS[meta], 'run') == run
+  local entries, progress, can = KEYS[meta + 1], KEYS[meta + 2], redis.call('HGET', KEYS[meta], 'run') == run
   while can and not entry and claims > 0 and (size > 0 or #found == 0) do
     local head = redis.call('XRANGE', entries, '-', '+', 'COUNT', 1)[1]
     if not head then break end

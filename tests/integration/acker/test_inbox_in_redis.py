@@ -149,6 +149,26 @@ def test_a_step_under_way_covers_no_tuples_that_come_back_with_older_data(
     assert payloads(take(again)) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("goes_on", ["seals", "takes"])
+def test_a_tuple_that_an_older_server_lacks_is_not_committed_beside_its_repeat(
+    inboxes_on, server, client, goes_on
+):
+    """Two acks of one tuple leave its tree open: its message would time out."""
+    inboxes = inboxes_on(server.url)
+    inbox = opened(inboxes)
+    client.save()
+    put(inboxes, 1, parcel(b"a"))
+    taken = take(inbox)
+    server.kill()
+    server.start()
+    assert put(inboxes, 1, parcel(b"a")) == [Appended.DONE], "its sender has lost its step too"
+    with pytest.raises(StepOrderError, match="came back with older data"):
+        inbox.seal(covering(1, taken)).perform() if goes_on == "seals" else take(inbox)
+    again = opened(inboxes)
+    assert commit(again, 1, take(again))
+    assert take(again) == []
+
+
 def test_a_full_server_refuses_spouts_and_lets_everything_else_pass(inboxes_on, server, client):
     inboxes = inboxes_on(server.url)
     inbox = opened(inboxes)
