@@ -451,7 +451,7 @@ class SpoutTask:
             held = self._outbox.held
             late = self._trees.take_outcomes(outcomes, now, () if held is None else held.roots)
             if outcomes.ledger_lost:
-                self._outbox.register_again()
+                self._outbox.lost()
                 self._trees.give_back_all("Redis lost the ledger")
             # Once another worker has this task, its outcomes arrive here too; they are not late.
             if late and not self._orders.dismissed:

@@ -41,7 +41,8 @@ class BatchFate(enum.Enum):
     # Redis does not answer or an inbox is full, so the batch stays held; or no batch is due.
     LATER = "later"
     DONE = "done"
-    # A root id was already taken, or the run is over: all tuples must be emitted again.
+    # A root id was already taken, the run is over, or the ledger lost its data: all tuples must be
+    # emitted again.
     REFUSED = "refused"
 
 
@@ -74,7 +75,7 @@ class Outbox:
         # Id of the run to send to.
         self._run = ""
         self._number = 0
-        self._registered = False
+        self._registered = self._lost = False
         self._retry_at = 0.0
         self._away = False
         # The time until which a missing driver is not logged: it may still renew its lease.
@@ -112,9 +113,11 @@ class Outbox:
         self._full.clear()
         self._number += 1
 
-    def register_again(self) -> None:
-        """Register the held batch again at the next ``send``: the ledger lost its data."""
-        self._registered = False
+    def lost(self) -> None:
+        """Note that the ledger lost its data: the next ``send`` refuses the held batch, of which
+        inboxes may have lost a part, and bolts may have done another one.
+        """
+        self._lost = self.held is not None
 
     def send(self, now: float) -> BatchFate:
         """Register and append the held batch if it is due; the next call retries a failed step."""
@@ -125,11 +128,11 @@ class Outbox:
         try:
             if self._sender is None:
                 self._sender = self._inboxes.draw_sender()
-            if batch.roots and not self._registered:
+            if batch.roots and not (self._registered or self._lost):
                 collided = self._register(batch, self._sender)
                 self._registered = not collided
-            fate = BatchFate.REFUSED if collided else BatchFate.DONE
-            if self._parcels and not collided:
+            fate = BatchFate.REFUSED if collided or self._lost else BatchFate.DONE
+            if self._parcels and fate is BatchFate.DONE:
                 fate = self._append(now, self._sender)
         except RedisUnavailableError as error:
             outage.REDIS.begins("outbox", error)
@@ -143,7 +146,7 @@ class Outbox:
             self._forget([root for root in batch.roots if root not in collided])
         if fate is not BatchFate.LATER:
             self.held = None
-            self._registered = False
+            self._registered = self._lost = False
         return fate
 
     def _register(self, batch: Emission, sender: Sender) -> Sequence[int]:

@@ -531,6 +531,18 @@ def test_what_is_done_when_the_worker_ends_is_acked_though_its_batch_was_never_s
     assert bench.spout.told == [("ack", "message 0"), ("release", "message 1"), ("close",)]
 
 
+def test_a_batch_that_is_still_being_sent_is_emitted_again_once_the_ledger_is_lost():
+    inboxes = LossyInboxes()
+    with running(Returning(1), inboxes=inboxes) as bench:
+        received(bench, 1)
+        bench.ledger.lose()
+        told(bench, "release", "message 0")
+        inboxes.away = False
+        bench.ack(received(bench, 2)[1])
+        told(bench, "ack", "message 0")
+        assert bench.ledger.pending() == 0
+
+
 class Endless(ManySpout):
     """Always has more tuples."""
 
