@@ -89,9 +89,9 @@ class MemoryWorker:
         self.task = SpoutTask(parts, settings)
         self.context = topology.spout_context_of(1, wake=self.task.wake, count=self.tally.add)
 
-    def attend(self, run: str = RUN) -> None:
+    def attend(self, run: str = RUN, *, starting: bool = False) -> None:
         """Let a driver attend, with this run."""
-        self.lease.take(Holder(driver="driver", run=run))
+        self.lease.take(Holder(driver="driver", run=run, starting=starting))
 
     def leave(self) -> None:
         """Let the driver leave."""

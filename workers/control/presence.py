@@ -54,6 +54,7 @@ def attended(inbox: InboxFigures) -> bool:
 # which may have to wait for its predecessor's seat.
 DRIVER = Seat("driver", timedelta(seconds=3))
 _NOTHING = "-"
+_STARTING = "starting"
 _RENEW_S = DRIVER.lasts.total_seconds() / 4
 
 
@@ -80,6 +81,8 @@ class Holder:
     driver: str
     # The run that spout workers send to; empty while none is ready.
     run: str = ""
+    # True until each bolt task of this run has had a process.
+    starting: bool = False
     # Shape of the topology in this run (``shape_of``): spout workers of another shape send nothing.
     shape: str = ""
     # Number of tasks of each bolt in this run.
@@ -137,19 +140,22 @@ def _note(holder: Holder) -> str:
     place = holder.whereabouts.packed() if holder.whereabouts else ""
     trouble = quote(holder.trouble, safe="")
     executors = holder.executors.packed() if holder.executors else ""
-    words = (holder.run, holder.shape, pack(holder.parallelism), place, trouble, executors)
+    starting = _STARTING if holder.starting else ""
+    numbers = pack(holder.parallelism)
+    words = (holder.run, holder.shape, numbers, place, trouble, executors, starting)
     return " ".join(word or _NOTHING for word in words)
 
 
 def _holder(found: Attendant) -> Holder:
     # An older version writes fewer words, and a newer one may write more.
-    words = [*found.note.split(), *[_NOTHING] * 6][:6]
-    run, shape, numbers, place, trouble, executors = (
+    words = [*found.note.split(), *[_NOTHING] * 7][:7]
+    run, shape, numbers, place, trouble, executors, starting = (
         "" if word == _NOTHING else word for word in words
     )
     return Holder(
         driver=found.name,
         run=run,
+        starting=starting == _STARTING,
         shape=shape,
         parallelism=unpack(numbers),
         whereabouts=unpacked(place),
@@ -215,7 +221,7 @@ class Keeper:
             return drawn
 
     def attend(self, run: str, topology: Topology) -> None:
-        """Make spout workers send to this run from now on.
+        """Make spout workers send to this run from now on: no message times out before ``started``.
 
         If Redis does not answer, the next renewal does it.
         """
@@ -223,10 +229,16 @@ class Keeper:
             replace(
                 self._idle,
                 run=run,
+                starting=True,
                 shape=shape_of(topology),
                 parallelism=topology.parallelism,
             )
         )
+
+    def started(self) -> None:
+        """Note that each bolt task of the run has a process; otherwise as ``attend``."""
+        if self._me.starting:
+            self._say(replace(self._me, starting=False))
 
     def attend_none(self, trouble: str = "") -> None:
         """Make spout workers send nothing from now on; otherwise as ``attend``.

@@ -228,6 +228,8 @@ class RunWatch:
             log.error("Redis lost its data", extra={"event": "run_lost"})
             return Ended.LOST
         figures = {task: found[task] for host in run.hosts for task in host}
+        if all(one.seen_s is not None for one in figures.values()):
+            self._keeper.started()
         timeout_s = run.topology.config.message_timeout_secs
         missing = missing_tasks(figures, lost_s(timeout_s, is_planned=False), age_s)
         if missing and tasks.waiting:

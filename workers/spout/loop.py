@@ -483,7 +483,8 @@ class SpoutTask:
         if not self._trees.held:
             self._admission.look(now, len(self._pending.working), self._outbox.crowd)
         self.obey()
-        self._trees.hold(now, paused=not self._collector.leads_to.isdisjoint(self._orders.paused))
+        paused = not self._collector.leads_to.isdisjoint(self._orders.paused)
+        self._trees.hold(now, stopped=paused or self._outbox.starting)
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Untracked tuples are bounded only by the inboxes, and are sent in full batches.

@@ -82,6 +82,8 @@ class Outbox:
         self._driver_due_at = float("-inf")
         # The attendance when Redis was last asked, and the time from which ``look`` asks again.
         self.attendance = Attendance.NO_DRIVER
+        # True while the driver's run waits for the processes of its bolt tasks.
+        self.starting = False
         self.look_at = float("-inf")
         self._told_driver: bool | None = None
         self._stranger = ""
@@ -223,6 +225,7 @@ class Outbox:
             return Attendance.REDIS_AWAY
         if self.attendance is Attendance.REDIS_AWAY:
             outage.REDIS.ends("outbox")
+        self.starting = holder is not None and holder.starting
         if holder is None or not holder.run or not self._understood(holder):
             return Attendance.NO_DRIVER
         # Change both together: tuples routed for other numbers of tasks must not reach this run.

@@ -237,7 +237,7 @@ class Trees:
         self._admission = admission
         # Trees in flight, except trees of the batch that is being sent. Read-only for callers.
         self.pending = Pending(message_timeout)
-        # True while a bolt is paused that trees may wait for: no tree times out.
+        # True while trees may wait for bolts that are stopped: no tree times out.
         self.held = False
         self._held_until = 0.0
         self._renew_at = 0.0
@@ -322,22 +322,23 @@ class Trees:
         self._forget([root for root, _ in expired])
         return True
 
-    def hold(self, now: float, *, paused: bool) -> None:
-        """Stop the clock of all trees while a bolt is ``paused``; called about once per second.
+    def hold(self, now: float, *, stopped: bool) -> None:
+        """Stop the clock of all trees while the bolts are ``stopped``: one of them is paused, or
+        the run waits for processes. Called about once per second.
 
-        The timeouts begin anew when the bolt is resumed, and no latency includes the pause.
+        The timeouts begin anew when the bolts go on, and no latency includes the time until then.
         """
-        if not (paused or self.held):
+        if not (stopped or self.held):
             return
         if self.held:
             self.pending.hold(now, now - self._held_until)
-        if not paused:
+        if not stopped:
             self._admission.go_on(now)
-        if not self.held or not paused or now >= self._renew_at:
+        if not self.held or not stopped or now >= self._renew_at:
             # The ledger keeps entries only for a few message timeouts.
             self._renew_at = now + self._renew_s
             self._keep([root for root, _ in self.pending.items()])
-        self.held = paused
+        self.held = stopped
         self._held_until = now
 
     def _keep(self, roots: Sequence[int]) -> None:

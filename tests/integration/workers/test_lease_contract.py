@@ -39,6 +39,7 @@ def test_the_holder_says_something_else_of_itself_by_taking_it_again(lease):
         A,
         Holder(driver="a"),
         Holder(driver="a", shape="abc"),
+        Holder(driver="a", run="18", starting=True),
         Holder(driver="a", run="18"),
         Holder(driver="a", executors=ExecutorReport(wanted=7, present=4, refused=3, why="ü, 1 s")),
         Holder(driver="a", trouble="executor 1 on h cannot start Python '/ü x'"),

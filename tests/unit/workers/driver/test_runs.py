@@ -388,6 +388,17 @@ def test_between_two_runs_spout_workers_hold_still(world, drive, monkeypatch):
     assert not sends(world, run)
 
 
+def test_a_run_is_starting_until_each_bolt_task_has_a_process(world, drive):
+    world.attends = False
+    drive()
+    run = running(world)
+    time.sleep(0.2)  # ten looks
+    assert world.lease.holder().starting
+    world.attends = True
+    wait_until(lambda: not world.lease.holder().starting, 5, "the run to have started")
+    assert world.run == run
+
+
 def test_bolt_tasks_that_nothing_attends_end_the_run(world, drive, caplog, monkeypatch):
     monkeypatch.setattr(run_watch, "UNATTENDED_S", 0.2)
     drive()

@@ -650,6 +650,28 @@ def test_what_times_out_while_no_driver_is_there_is_given_back_without_blame():
     assert not [what for what in bench.spout.told if what[0] == "fail"]
 
 
+def test_no_message_times_out_while_the_processes_of_its_run_are_starting():
+    settings = replace(SETTINGS, message_timeout=timedelta(seconds=2))
+    with running(ListSpout(1), settings, attended=False) as bench:
+        bench.attend(starting=True)
+        received(bench, 1)
+        ended_at = time.monotonic() + 4.0
+        wait_until(lambda: time.monotonic() > ended_at, 10, "twice the timeout to pass")
+        assert bench.spout.told == []
+        bench.attend()
+        told(bench, "fail", "message 0", "timeout")
+    assert time.monotonic() - ended_at >= 2.0
+
+
+def test_a_driver_that_leaves_while_its_run_is_starting_holds_no_message():
+    settings = replace(SETTINGS, message_timeout=timedelta(seconds=2))
+    with running(ListSpout(1), settings, attended=False) as bench:
+        bench.attend(starting=True)
+        received(bench, 1)
+        bench.leave()
+        told(bench, "release", "message 0")
+
+
 class Away(MemoryInboxes):
     """Takes nothing while ``away``."""
 
