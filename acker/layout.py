@@ -80,9 +80,9 @@ def paused_key(topology: str) -> str:
     return f"{topology_prefix(topology)}control:paused"
 
 
-def full_key(topology: str, spout: str) -> str:
-    """Return the key that exists while a task of a spout holds as many messages as it may."""
-    return f"{topology_prefix(topology)}control:full:{spout}"
+def silent_key(topology: str, spout: str) -> str:
+    """Return the key that exists while a task of a spout can send nothing."""
+    return f"{topology_prefix(topology)}control:silent:{spout}"
 
 
 def shard_prefix(topology: str, shard: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.layout import full_key, paused_key
+from tiercel.acker.layout import paused_key, silent_key
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.limits import LimitSpec, Rate, RedisLimits
 from tiercel.acker.metrics.redis import RedisMetrics
@@ -129,14 +129,14 @@ class Run:
 
 
 def _paused(client: Any, topology: Topology) -> frozenset[str]:
-    """Return the components that send nothing: paused bolts, and spouts that are full."""
+    """Return the components that send nothing: paused bolts, and silent spouts."""
     name, spouts = topology.name, list(topology.spouts)
     with (
         translated("look which bolts are paused"),
         client.pipeline(transaction=False) as pipeline,
     ):
         pipeline.hkeys(paused_key(name))
-        pipeline.mget([full_key(name, spout) for spout in spouts])
-        paused, full = pipeline.execute()
+        pipeline.mget([silent_key(name, spout) for spout in spouts])
+        paused, silent = pipeline.execute()
     found = {bolt.decode() for bolt in paused}
-    return frozenset(found.union(compress(spouts, [value is not None for value in full])))
+    return frozenset(found.union(compress(spouts, [value is not None for value in silent])))

@@ -26,8 +26,8 @@ class MemoryControl:
         self._order: tuple[State, float] | None = None
         self._rebalance = NO_REBALANCE
         self._pauses = NO_PAUSES
-        # The spouts that were noted as full.
-        self.full: set[str] = set()
+        # The spouts that were noted as silent.
+        self.silent: set[str] = set()
 
     def order(self, state: State) -> None:
         with self._lock:
@@ -69,8 +69,8 @@ class MemoryControl:
             left = {name: ms for name, ms in self._pauses.since_ms.items() if name != bolt}
             self._pauses = Pauses(number=self._pauses.number + 1, since_ms=left)
 
-    def note_full(self, spout: str) -> None:
-        self.full.add(spout)
+    def note_silent(self, spout: str) -> None:
+        self.silent.add(spout)
 
     def paused(self) -> frozenset[str]:
         with self._lock:

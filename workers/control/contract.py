@@ -97,8 +97,8 @@ class Control(Protocol):
     def paused(self) -> AbstractSet[str]:
         """Return the paused bolts; some may not exist in the topology."""
 
-    def note_full(self, spout: str) -> None:
-        """Note, for a few seconds, that a task of a spout holds as many messages as it may."""
+    def note_silent(self, spout: str) -> None:
+        """Note, for a few seconds, that a task of a spout can send nothing: windows wait for it."""
 
     def close(self) -> None:
         """Release the connection. Idempotent."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from tiercel.acker.layout import full_key, paused_key, topology_prefix
+from tiercel.acker.layout import paused_key, silent_key, topology_prefix
 from tiercel.acker.redis.scripts import RedisServer, nothing, script_source
 from tiercel.workers.control.contract import (
     KILL_LASTS,
@@ -29,8 +29,8 @@ _PACKAGE = "tiercel.workers.control"
 # The number of the newest run, in the keys of the topology.
 RUN_KEY = "run"
 _NO_RUN = b"0"
-# A spout task notes each second that it is full.
-_FULL_LASTS_MS = 5_000
+# A spout task notes each second that it can send nothing.
+_SILENT_LASTS_MS = 5_000
 _MILLISECOND = timedelta(milliseconds=1)
 # Actions, for errors.
 _CONTROL = "control the topology"
@@ -145,10 +145,10 @@ class RedisControl:
         found = self._server.command(*words, read=list, verb=_PAUSED).perform()
         return frozenset(name.decode() for name in found)
 
-    def note_full(self, spout: str) -> None:
-        """Note, for a few seconds, that a task of a spout holds as many messages as it may."""
-        words = ("SET", full_key(self._topology, spout), "", "PX", _FULL_LASTS_MS)
-        self._server.command(*words, verb="note that a spout is full").perform()
+    def note_silent(self, spout: str) -> None:
+        """Note, for a few seconds, that a task of a spout can send nothing."""
+        words = ("SET", silent_key(self._topology, spout), "", "PX", _SILENT_LASTS_MS)
+        self._server.command(*words, verb="note that a spout can send nothing").perform()
 
     def paused_since(self) -> dict[str, datetime]:
         """Return the paused bolts with the times of the orders, aware, UTC."""

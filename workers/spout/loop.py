@@ -198,11 +198,11 @@ class Orders:
         pending: int,
         stop: Callable[[], None],
         oldest_s: float = 0.0,
-        full: str = "",
+        silent: str = "",
     ) -> None:
         """Report the task's presence, ask for orders and obey them; called about once per second.
 
-        ``full`` is the name of a spout that is full. Raises RedisRefusedError.
+        ``silent`` is the name of a spout that can send nothing. Raises RedisRefusedError.
         """
         try:
             presence = Presence(
@@ -218,8 +218,8 @@ class Orders:
                 self.dismissed = True
                 stop()
             self._ask()
-            if full:
-                self._control.note_full(full)
+            if silent:
+                self._control.note_silent(silent)
         except RedisUnavailableError as error:
             # Keeping the task is safe: no other worker can take it now either.
             log.debug(
@@ -424,8 +424,9 @@ class SpoutTask:
         outgoing = 0 if held is None else len(held.tuples)
         in_flight = len(self._pending) + outgoing + len(self._collector.tuples)
         oldest_s = self._pending.oldest_s(self._clock())
-        full = self._pending.waiting and self._spout.is_full()
-        name = self._collector.component if full else ""
+        # Windows must not close meanwhile: the messages that wait in the queue would be late.
+        silent = not self._orders.active or (self._pending.waiting and self._spout.is_full())
+        name = self._collector.component if silent else ""
         self._orders.obey(self._spout, in_flight, self.stop, oldest_s, name)
 
     def close(self) -> None:

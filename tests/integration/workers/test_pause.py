@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.support.broker import unique
 from tests.support.staged import Part, Play, staged
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
-from tiercel.acker.layout import full_key
+from tiercel.acker.layout import silent_key
 from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.spark.run import _paused
 from tiercel.workers.cli.app import app
@@ -75,8 +75,8 @@ def test_what_is_no_bolt_cannot_be_paused(play, redis_url, bolt, says):
     assert says in str(result.exception)
 
 
-def test_a_full_spout_is_among_those_that_send_nothing_for_some_seconds(redis_url):
-    builder = TopologyBuilder(unique("full"))
+def test_a_silent_spout_is_among_those_that_send_nothing_for_some_seconds(redis_url):
+    builder = TopologyBuilder(unique("silent"))
     builder.set_spout("events", QueueSpout("q", fields="n long"))
     builder.set_spout("others", QueueSpout("p", fields="n long"))
     builder.set_bolt("work", BasicBolt()).shuffle_grouping("events").shuffle_grouping("others")
@@ -86,7 +86,7 @@ def test_a_full_spout_is_among_those_that_send_nothing_for_some_seconds(redis_ur
         connect(redis_url) as client,
     ):
         assert _paused(client, topology) == frozenset()
-        control.note_full("events")
+        control.note_silent("events")
         control.pause("work")
         assert _paused(client, topology) == {"events", "work"}
-        assert 3_000 < client.pttl(full_key(topology.name, "events")) <= 5_000
+        assert 3_000 < client.pttl(silent_key(topology.name, "events")) <= 5_000

@@ -844,6 +844,14 @@ def test_a_deactivated_spout_emits_nothing_and_still_hears_of_everything():
     assert bench.spout.switched == ["activate", "deactivate", "activate", "deactivate"]
 
 
+def test_a_deactivated_spout_is_silent_so_that_windows_wait_for_it():
+    with running(ListSpout(1)) as bench:
+        wait_until(lambda: bench.spout.switched == ["activate"], 10, "the spout to be activated")
+        bench.control.silent.clear()
+        bench.control.order(State.DEACTIVATED)
+        wait_until(lambda: bench.control.silent == {"numbers"}, 10, "the note that it is silent")
+
+
 def test_a_worker_that_starts_while_deactivated_starts_deactivated():
     control = MemoryControl()
     control.order(State.DEACTIVATED)
