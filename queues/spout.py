@@ -218,7 +218,8 @@ class Spout:
         return 0
 
     def is_full(self) -> bool:
-        """Return True if it takes no message from the source before an earlier one is done.
+        """Return True if it takes no message from the source before an earlier one is done, or
+        before the source is back.
 
         Called about once per second. Windows do not take the silence of a full spout for the end of
         its stream.

@@ -117,9 +117,9 @@ class Consumer:
 
     @property
     def is_full(self) -> bool:
-        """True if the broker sends no message before an open one is settled."""
+        """True if the broker sends no message before an open one is settled, or is away."""
         epoch = self._epoch
-        return epoch is not None and epoch.is_full
+        return epoch is None or epoch.is_full
 
     def open_messages(self) -> tuple[int, Mapping[int, Delivery]]:
         """Return the number of the current channel, and its open messages by delivery tag, which

@@ -425,7 +425,8 @@ class SpoutTask:
         in_flight = len(self._pending) + outgoing + len(self._collector.tuples)
         oldest_s = self._pending.oldest_s(self._clock())
         # Windows must not close meanwhile: the messages that wait in the queue would be late.
-        silent = not self._orders.active or (self._pending.waiting and self._spout.is_full())
+        idle = self._pending.waiting or not self._pending.working
+        silent = not self._orders.active or (idle and self._spout.is_full())
         name = self._collector.component if silent else ""
         self._orders.obey(self._spout, in_flight, self.stop, oldest_s, name)
 

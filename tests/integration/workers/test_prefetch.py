@@ -135,6 +135,7 @@ def test_it_is_full_while_the_broker_sends_nothing_before_a_message_is_settled(a
         desk.consumer.ack(held[0].epoch, *[delivery.tag for delivery in held])
         process(desk, 200 - len(held))
         wait_until(lambda: not desk.consumer.is_full)
+    assert desk.consumer.is_full, "without a connection it gets nothing either"
 
 
 class Sleeper(BasicBolt):

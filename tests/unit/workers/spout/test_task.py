@@ -844,11 +844,16 @@ def test_a_deactivated_spout_emits_nothing_and_still_hears_of_everything():
     assert bench.spout.switched == ["activate", "deactivate", "activate", "deactivate"]
 
 
-def test_a_deactivated_spout_is_silent_so_that_windows_wait_for_it():
-    with running(ListSpout(1)) as bench:
+def test_a_spout_that_is_deactivated_or_cut_off_is_silent_so_that_windows_wait_for_it():
+    with running(ListSpout(0)) as bench:
         wait_until(lambda: bench.spout.switched == ["activate"], 10, "the spout to be activated")
         bench.control.silent.clear()
+        bench.spout.is_full = lambda: True
+        wait_until(lambda: bench.control.silent == {"numbers"}, 10, "the note that it is cut off")
+        bench.spout.is_full = lambda: False
         bench.control.order(State.DEACTIVATED)
+        wait_until(lambda: bench.spout.switched[-1] == "deactivate", 10, "the order")
+        bench.control.silent.clear()
         wait_until(lambda: bench.control.silent == {"numbers"}, 10, "the note that it is silent")
 
 
