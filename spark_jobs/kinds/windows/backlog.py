@@ -189,8 +189,6 @@ class Polls:
         self.has_emptied = False
         self._began_s = clock()
         self._paused_at: float | None = None
-        # ``time_s`` at the end of the last poll.
-        self._polled_s = 0.0
 
     @property
     def time_s(self) -> float:
@@ -209,22 +207,13 @@ class Polls:
         self._offset_us = max(ahead_us, ahead_us if self._offset_us is None else self._offset_us)
         self._got = self._got[0] + tuples, self._got[1] + size
 
-    def poll(
-        self, fetch: Callable[[], None], most: int, wait_s: float, *, stands: bool = False
-    ) -> None:
-        """Fetch at most this number of tuples, and note whether that was all.
-
-        ``stands``: sources cannot send, so their silence means nothing, and time does not go on.
-        """
+    def poll(self, fetch: Callable[[], None], most: int, wait_s: float) -> None:
+        """Fetch at most this number of tuples, and note whether that was all."""
         self.resume()
         before = self._clock(), self.time_s, self.server_us
         self._got = (0, 0)
         fetch()
-        if stands:
-            self._away_s += self.time_s - self._polled_s
-        else:
-            self._away(self._clock() - before[0] - wait_s)
-        self._polled_s = self.time_s
+        self._away(self._clock() - before[0] - wait_s)
         tuples, size = self._got
         if 2 * tuples < most and size < TAKEN_BYTES // 2:
             self.emptied_s, self.emptied_us = before[1:]

@@ -55,7 +55,9 @@ class Windows:
         order.recall = attempt.recall
         self.execution = order.execution()
         topology = attempt.around.topology
-        self._upstream = upstream(topology, topology.component_of(attempt.task))
+        # Each component that sends to the bolt, with all components that lead to it.
+        senders = {topology.component_of(task) for task in order.watermark.highest}
+        self._senders = {one: upstream(topology, one) | {one} for one in senders}
         self._stands_since = attempt.around.loop.time()
         self.copy = copy_for(attempt, snapshot)
         self.slices = Slices(attempt.around.clock, arrow=True)
@@ -77,12 +79,9 @@ class Windows:
             wait_s = min(wait_s, max(0.0, min(moments) - attempt.around.loop.time()))
         room = min(order.room, MOST_TAKEN)
         if room > 0:
-            stands = self._upstream & attempt.around.paused
-            order.polls.poll(
-                lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s, stands=bool(stands)
-            )
+            order.polls.poll(lambda: attempt.fetch(room, wait_s, _CLAIMS), room, wait_s)
             self._say_ancient()
-            self._say_standing(sorted(stands))
+            self._stand()
         else:
             order.polls.pause()
             self._say_full()
@@ -121,6 +120,16 @@ class Windows:
                 self.copy.component, self._attempt.task, self._order.rows.count,
                 extra={"event": "windows_full"},
             )  # fmt: skip
+
+    def _stand(self) -> None:
+        """Take no silence of senders that can send nothing for the end of their streams."""
+        paused, order = self._attempt.around.paused, self._order
+        stands = {one: found for one, by in self._senders.items() if (found := by & paused)}
+        if stands:
+            of = self._attempt.around.topology.component_of
+            tasks = [task for task in order.watermark.highest if of(task) in stands]
+            order.watermark.stand(tasks, order.polls.time_s)
+        self._say_standing(sorted(frozenset().union(*stands.values())))
 
     def _say_standing(self, senders: Sequence[str]) -> None:
         """Log that windows wait for components that cannot send, if they do so for a while."""

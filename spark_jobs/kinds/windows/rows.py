@@ -237,6 +237,11 @@ class Watermark:
         found: Longs = reached[:-1]
         return found
 
+    def stand(self, sources: Iterable[int], now: float) -> None:
+        """Note that these sources can send nothing now, so that their silence means nothing."""
+        for source in sources:
+            self._seen[source] = now
+
     def advance(self, now: float) -> int:
         """Return the watermark, which may have moved because sources are idle."""
         if self._stands_until is None or now < self._stands_until:

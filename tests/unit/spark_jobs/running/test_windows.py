@@ -364,6 +364,18 @@ def test_a_source_that_is_idle_does_not_hold_the_watermark_back():
     assert watermark.advance(123.0) == 2_000_135
 
 
+def test_a_source_that_can_send_nothing_stops_the_clock_and_waits_for_no_idle_source():
+    """Its spout is full of messages that the windows hold until the other source is idle."""
+    watermark = Watermark([1, 2], 0, 60.0, 0.0)
+    watermark.follow(1, np.array([100]), 0.0)
+    for now in range(1, 600):
+        watermark.stand([1], float(now))
+        assert watermark.advance(float(now)) == (NEVER if now < 60 else 100)
+        assert watermark.reaches(100) == 60.0
+    assert watermark.advance(658.0) == 100
+    assert watermark.advance(659.5) == 500_100
+
+
 def test_a_source_whose_timestamps_are_all_refused_is_idle():
     """It says nothing about the time, and the windows of the others would never close."""
     watermark = Watermark([1, 2], 0, 60.0, 0.0)
