@@ -408,6 +408,9 @@ def user_table(connection: sa.Connection, name: str, columns: Iterable[str]) -> 
         table = sa.Table(plain, sa.MetaData(), schema=schema or None, autoload_with=connection)
     except NoSuchTableError as error:
         raise TableError(f"there is no table {name!r} in {where}: create it") from error
+    for column in table.columns:
+        if isinstance(column.type, sa.JSON):
+            column.type.none_as_null = True  # else None is the null of JSON, which is a value
     missing = [column for column in columns if column not in table.columns]
     if missing:
         raise TableError(

@@ -303,9 +303,11 @@ def test_a_struct_is_written_to_a_json_column_as_a_sink_of_messages_writes_it(da
     fields = "id long, name struct<price decimal(5,2), at timestamp, tags array<string>>"
     with Running(database.sink(), fields) as running:
         at = datetime(2026, 1, 1, tzinfo=UTC)
-        running.send([1, {"price": Decimal("9.50"), "at": at, "tags": ["ö"]}])
+        running.send([1, {"price": Decimal("9.50"), "at": at, "tags": ["ö"]}], [2, None])
         assert running.failed == {}
-    [(_, found)] = database.rows()
+    [(_, found), _] = database.rows()
+    # Not the null of JSON, which is a value.
+    assert database.run(f"SELECT id FROM {database.table} WHERE name IS NULL") == [(2,)]
     assert (found if isinstance(found, dict) else json.loads(found)) == {
         "price": "9.50",
         "at": "2026-01-01T00:00:00+00:00",
