@@ -322,7 +322,16 @@ def json_body(members: Iterable[tuple[str, Any]]) -> bytes:
     Raises ValueError for NaN and infinity, which JSON lacks, and TypeError for a value of a type
     that no column has.
     """
-    return json_text(dict(members)).encode()
+    found = dict(members)
+    try:
+        return json_text(found).encode()
+    except ValueError:
+        if len(found) == 1:
+            why = "has NaN or infinity, which JSON lacks: emit None instead"
+            raise ValueError(f"field {min(found)!r} {why}") from None
+        for member in found.items():
+            json_body([member])
+        raise
 
 
 def json_text(value: Any) -> str:

@@ -81,9 +81,9 @@ def test_types_that_json_lacks_are_written_as_formats_reads_them():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, [math.nan]])
-def test_numbers_that_json_lacks_are_refused(value):
-    with pytest.raises(ValueError, match="JSON"):
-        json_body([("d", value)])
+def test_numbers_that_json_lacks_are_refused_by_the_name_of_their_field(value):
+    with pytest.raises(ValueError, match="field 'd' has NaN or infinity, which JSON lacks: emit"):
+        json_body([("a", 1.5), ("d", value), ("z", "b")])
 
 
 def test_a_value_that_no_column_holds_is_named():
