@@ -283,11 +283,13 @@ def conform(data: Any, schema: Schema) -> pa.RecordBatch:
     Takes a RecordBatch, a Table, a mapping of column names to arrays or lists, or any object with
     the Arrow PyCapsule interface: pandas and polars data frames, DuckDB results. Columns of another
     width or encoding are cast (int32 to long, a dictionary to its strings, nanoseconds to
-    microseconds) if no value changes; columns of another kind are refused.
+    microseconds) if no value changes; columns of another kind are refused. The row numbers of a
+    pandas frame are no column.
     """
     table = _table(data, schema)
-    if sorted(table.column_names) != sorted(schema.names):
-        found = ", ".join(table.column_names) or "none"
+    names = [one.name for one in table.schema if not _numbers_rows(one)]
+    if sorted(names) != sorted(schema.names):
+        found = ", ".join(names) or "none"
         raise BadValuesError(f"the columns are {found}; give one for each of ({schema})")
     columns = [_column(table.column(field.name), field) for field in schema.fields]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
@@ -298,6 +300,11 @@ def conform(data: Any, schema: Schema) -> pa.RecordBatch:
         # which receivers could not read.
         raise BadValuesError(f"the columns are damaged: {one_line(str(error))}") from error
     return batch
+
+
+def _numbers_rows(column: pa.Field) -> bool:
+    """Return True for the index of a pandas frame that has lost some of its rows or their order."""
+    return bool(pa.types.is_integer(column.type)) and column.name.startswith("__index_level_")
 
 
 def _table(data: Any, schema: Schema) -> pa.RecordBatch | pa.Table:

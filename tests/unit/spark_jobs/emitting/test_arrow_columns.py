@@ -37,6 +37,7 @@ NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
         },
         pd.DataFrame({"word": ["a", None], "n": [1, 2]}),
         pd.DataFrame({"word": pd.Categorical(["a", None]), "n": np.array([1, 2], np.int16)}),
+        pd.DataFrame({"word": ["a", "x", None], "n": [1, 0, 2]}).query("n > 0"),
         pa.record_batch({"word": ["x", "a", None], "n": [0, 1, 2]}).slice(1),
     ],
 )
