@@ -152,13 +152,34 @@ def connected(address: Address, name: str, patience: timedelta = timedelta(0)) -
                 connection.close()
 
 
-def connect(address: Address, name: str) -> Any:
-    """Return a pika ``BlockingConnection``; raises BrokerUnavailableError, BrokerRefusedError."""
+def connect(address: Address, name: str, patience_s: float | None = None) -> Any:
+    """Return a pika ``BlockingConnection``; raises BrokerUnavailableError, BrokerRefusedError.
+
+    ``patience_s`` is how long each host may take to accept it.
+    """
     parameters = address.parameters(name)
     for each in parameters:
         each.blocked_connection_timeout = _BLOCKED_TIMEOUT_S
+        if patience_s is not None:
+            each.socket_timeout = each.stack_timeout = patience_s
     with translated(address):
         return pika.BlockingConnection(parameters, _impl_class=Connection)
+
+
+@contextmanager
+def answered(connection: Any, patience_s: float) -> Iterator[None]:
+    """End an open connection if the block waits longer: a server that has fallen silent would hold
+    it for two heartbeats.
+    """
+    # The timers of the connection itself run only while it consumes.
+    link = connection._impl  # noqa: SLF001 - pika has no time limit for calls
+    silent = amqp.AMQPConnectionError(f"no answer for {patience_s:g} s")
+    timer = link.ioloop.call_later(patience_s, lambda: link._terminate_stream(silent))  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if connection.is_open:
+            link.ioloop.remove_timeout(timer)
 
 
 @contextmanager

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pika.exceptions import AMQPError
 
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.connection import connect, translated
+from tiercel.queues.broker.connection import answered, connect, translated
 from tiercel.queues.broker.management import ManagementSilentError, managed, read_alarms
 from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
 from tiercel.queues.retry import dead_letter_queue
@@ -20,6 +20,8 @@ from tiercel.queues.retry import dead_letter_queue
 LAG_S = 5
 # Seconds for which a silent management interface is not asked again: each queue would wait for it.
 _LEFT_ALONE_S = 10
+# Seconds in which RabbitMQ must answer a request: Prometheus waits ten for the monitor's figures.
+_PATIENCE_S = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,9 @@ class DepthReader:
         self._management_url = management_url
         # Opened at the first look, and again after it broke.
         self._connection: Any = None
+        # The last error of a look at a server that was away, and until when the next looks get it.
+        self._away = ""
+        self._away_until = 0.0
         self._silent_until = 0.0
         # Why the figures of the management interface are missing, in one line; empty: they are not.
         self.management_problem = ""
@@ -75,7 +80,9 @@ class DepthReader:
         if not names:
             return []
         address = Address.parse(self._amqp_url)
-        return self._with_more(address, self._looked(address, names))
+        with self._patient():
+            found = self._looked(address, names)
+        return self._with_more(address, found)
 
     def reach(self) -> None:
         """Connect, or check the connection. Raises as ``look``."""
@@ -85,7 +92,8 @@ class DepthReader:
                 self._connection.process_data_events(0)
                 return
             self.close()
-        self._connection = connect(address, "tiercel depths")
+        with self._patient():
+            self._connect(address)
 
     def alarms(self) -> list[str]:
         """Return RabbitMQ's alarms, ``memory`` and ``disk``, during which it takes no messages.
@@ -109,13 +117,31 @@ class DepthReader:
             with suppress(AMQPError):  # broken while closing: there is nothing left to close
                 connection.close()
 
+    @contextmanager
+    def _patient(self) -> Iterator[None]:
+        """Leave a server that is away alone for as long as it made this look wait: otherwise each
+        topology would wait for it.
+        """
+        began = time.monotonic()
+        if began < self._away_until:
+            raise BrokerUnavailableError(self._away)
+        try:
+            yield
+        except BrokerUnavailableError as error:
+            ended = time.monotonic()
+            self._away, self._away_until = str(error), ended + (ended - began)
+            raise
+
     def _looked(self, address: Address, names: Sequence[str]) -> list[QueueDepth]:
-        if self._connection is not None:
+        if self._connection is not None and self._connection.is_open:
             # It may have been closed since the last look: nothing reads from it between looks.
             with suppress(BrokerUnavailableError):
                 return self._declared(address, names)
-        self._connection = connect(address, "tiercel depths")
+        self._connect(address)
         return self._declared(address, names)
+
+    def _connect(self, address: Address) -> None:
+        self._connection = connect(address, "tiercel depths", _PATIENCE_S)
 
     def _declared(self, address: Address, names: Sequence[str]) -> list[QueueDepth]:
         try:
@@ -181,15 +207,15 @@ def _depth(connection: Any, address: Address, name: str) -> QueueDepth | None:
 
 def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | None:
     """Count the ready messages, and the consumers; return None if there is no such queue."""
-    channel = connection.channel()
     try:
-        with translated(address):
+        with translated(address), answered(connection, _PATIENCE_S):
+            channel = connection.channel()
             method = channel.queue_declare(name, passive=True).method
             if not method.message_count and not method.consumer_count:
                 # RabbitMQ also answers 0 for a quorum queue whose leader took longer than 250 ms to
                 # answer.
                 method = channel.queue_declare(name, passive=True).method
+            channel.close()
     except QueueMissingError:
         return None
-    channel.close()
     return method.message_count, method.consumer_count

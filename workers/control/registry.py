@@ -221,8 +221,9 @@ class Registry:
     Raises RedisUnavailableError, RedisRefusedError.
     """
 
-    def __init__(self, redis_url: str) -> None:
-        self._topologies = connect(redis_url, _TOPOLOGIES)
+    def __init__(self, redis_url: str, patience: timedelta = timedelta(seconds=5)) -> None:
+        """``patience`` is how long Redis may take for each of three tries."""
+        self._topologies = connect(redis_url, _TOPOLOGIES, socket_timeout=patience)
         self._unreadable = Unreadable(
             "use the version of tiercel that wrote it, or start that topology again with this one"
         )

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.acker.inbox.redis import RedisInboxes
@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 # Errors per reading; views group them by reason.
 ERRORS_SHOWN = 200
 _CENSUS_SHARE = 20
+# Each look begins with one call, three tries: Prometheus waits ten seconds for the figures.
+_PATIENCE = timedelta(seconds=1.5)
 _SPAN_S = 10.0
 
 
@@ -86,7 +88,7 @@ class Watcher:
 
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
-        self._registry = Registry(addresses.redis_urls[0])
+        self._registry = Registry(addresses.redis_urls[0], _PATIENCE)
         self._readers: dict[str, TopologyReader] = {}
         self._lock = threading.Lock()
         self._known: dict[str, TopologyNote] = {}

@@ -4,9 +4,12 @@
 
 import json
 import os
+import socket
+import time
 import urllib.error
 import urllib.request
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 from prometheus_client import generate_latest
@@ -15,16 +18,19 @@ from typer.testing import CliRunner
 from tests.support.broker import put
 from tests.support.monitors import monitor
 from tests.support.presences import renewed
+from tests.support.proxy import Proxy
 from tests.support.ran import ran
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
+from tiercel.queues.broker import depths
 from tiercel.workers.cli.app import app, one_line_errors
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
+from tiercel.workers.monitoring import watcher as watcher_module
 from tiercel.workers.monitoring.exposition import TiercelCollector
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
@@ -182,6 +188,43 @@ def test_a_server_that_is_away_or_full_is_named_everywhere(alone):
         assert away['tiercel_up{server="rabbitmq"}'] == "0.0"
     with pytest.raises(SystemExit, match="2"):
         status("alone", "--redis", alone.url)
+
+
+def test_a_scrape_tells_in_time_that_a_server_is_silent(alone, amqp_url, monkeypatch):
+    """Prometheus waits ten seconds: to it, a monitor that took longer would be gone."""
+    with closing(Registry(alone.url)) as registry:
+        for each in "abcdefgh":
+            builder = TopologyBuilder(each)
+            builder.set_spout("lines", QueueSpout(f"{each}-silent"))
+            registry.announce(builder.build())
+    monkeypatch.setattr(watcher_module, "_PATIENCE", timedelta(seconds=0.5))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silence,
+        Proxy(amqp_url) as proxy,
+        closing(Watcher(Addresses(redis_urls=(alone.url,), amqp_url=proxy.url))) as watcher,
+    ):
+        collector = TiercelCollector(watcher)
+
+        def away():
+            """Scrape, and return the servers that are away."""
+            began = time.monotonic()
+            lines = generate_latest(collector).decode().splitlines()
+            assert time.monotonic() - began < 10
+            servers = {"redis", "rabbitmq"}
+            return {each for each in servers if f'tiercel_up{{server="{each}"}} 0.0' in lines}
+
+        wait_until(lambda: away() == set())
+        monkeypatch.setattr(depths, "_PATIENCE_S", 0.5)
+        proxy.retarget(f"tcp://127.0.0.1:{silence.getsockname()[1]}", cut=False)
+        proxy.mute()
+        assert away() == {"rabbitmq"}, "on the old connection"
+        assert away() == {"rabbitmq"}, "on a new one"
+        alone.pause()
+        assert away() == {"redis", "rabbitmq"}
+        alone.resume()
+        monkeypatch.setattr(depths, "_PATIENCE_S", 10.0)
+        proxy.retarget(amqp_url)
+        wait_until(lambda: away() == set())
 
 
 def test_what_there_is_not_is_named(alone):
