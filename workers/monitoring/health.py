@@ -357,7 +357,7 @@ def _stalled(seen: Overview) -> Iterator[Finding]:
         yield Finding(
             kind=FindingKind.ALL_FAIL,
             reason=(
-                f"all messages fail: {count(failures)} failures of "
+                f"all messages fail: {count(failures)} failures of at least "
                 f"{count(lately.failed_messages)} messages and not one ack in the last "
                 f"{span(lately.seconds)}{_last_reason(seen)}"
             ),

@@ -113,8 +113,9 @@ class Lately:
     # Time since the first emission of that time, and since its first failure.
     emitting_s: float = 0.0
     failing_s: float = 0.0
-    # Different messages that failed or were postponed in the span of the other counts. A message
-    # without an identifier counts once per attempt.
+    # Different messages that failed or were postponed in the span of the other counts, or more:
+    # only five failures of a task are kept in ten seconds. A message without an identifier counts
+    # once per attempt.
     failed_messages: int = 0
 
     def of(self, component: str) -> Counter[str]:

@@ -319,8 +319,8 @@ def test_a_total_outage_is_trouble_with_its_reason():
     assert health.badge == "in trouble"
     assert kinds(health) == ["all_fail", "failing"]
     assert health.findings[0].reason == (
-        "all messages fail: 40 failures of 5 messages and not one ack in the last 30 s, last: "
-        "RuntimeError: 503"
+        "all messages fail: 40 failures of at least 5 messages and not one ack in the last 30 s, "
+        "last: RuntimeError: 503"
     )
 
 
