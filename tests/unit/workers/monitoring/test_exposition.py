@@ -11,6 +11,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from tests.support.overviews import NO_PROBLEMS, health_of
+from tests.support.pages import page
 from tiercel import QueueDepth
 from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures, OpenWindows
@@ -85,6 +86,14 @@ def exposed(*, problems: ServerProblems = NO_PROBLEMS, **changed: Any) -> dict[s
     whole = generate_latest(TiercelCollector(watcher)).decode()
     lines = [line.rsplit(" ", 1) for line in whole.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}
+
+
+def test_the_page_on_monitoring_describes_each_metric():
+    families = list(TiercelCollector(Seen()).collect())
+    names = [each.name + "_total" * (each.type == "counter") for each in families]
+    text = page("monitor.md")
+    assert len(names) > 50
+    assert [each for each in names if f"`{each}`" not in text] == []
 
 
 def of_task(found: dict[str, float], task: int) -> dict[str, float]:
