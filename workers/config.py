@@ -1,9 +1,9 @@
 """The settings that the processes share, from the command line, the environment and files.
 
 Only this module reads them. Each setting is taken from the first of these that has it: the command
-line, the environment, ``.env``, the folder ``TIERCEL_SECRETS``, and either ``tiercel.toml`` or the
-table ``[tool.tiercel]`` of ``pyproject.toml``. The files are those in the current folder. In TOML
-the names are without the prefix, in small letters.
+line, the environment, the folder ``TIERCEL_SECRETS``, else ``.env``, and either ``tiercel.toml`` or
+the table ``[tool.tiercel]`` of ``pyproject.toml``. The files are those in the current folder. In
+TOML the names are without the prefix, in small letters.
 
 TIERCEL_AMQP         RabbitMQ: amqp://user:password@host:5672,other:5672/vhost, or amqps://
 TIERCEL_REDIS        Redis: redis://:password@host:6379/0, rediss:// or unix://; several, one per
@@ -89,8 +89,7 @@ FILE = "tiercel.toml"
 PYPROJECT = "pyproject.toml"
 DOTENV = ".env"
 _TABLE = ("tool", "tiercel")
-# Least likeness of two names, of 1: less means that a variable is meant for another program.
-_ALIKE = 0.8
+_ALIKE = 0.8  # of 1; names less alike: a variable is meant for another program
 _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ADDRESSES = ("amqp", "redis", "management")
 _PARTS = ("host", "port", "vhost", "database", "tls", "ca")
@@ -102,7 +101,7 @@ _SCHEMES = {
 }
 _MANAGEMENT_PORTS = {False: 15672, True: 15671}
 _HOST = re.compile(r"[\w.-]+")
-# Variables that are no settings: of this module and of the compose file.
+# Variables of this module and of the compose file.
 _OTHER_VARIABLES = ("secrets", "topology", "topology_dir", "image")
 # Variables that Kubernetes makes from the name of a Service, such as tiercel-monitor.
 _OF_KUBERNETES = re.compile(r".*_(?:port|port_\d+_.*|service_(?:host|port.*))")
@@ -453,8 +452,9 @@ def _other_form(values: Mapping[str, Any]) -> dict[str, None]:
 
 def _files(of: type[BaseSettings]) -> dict[str, PydanticBaseSettingsSource]:
     """Read the files in the current folder; ``.env`` is the first. Raises ConfigError."""
+    # In a folder mounted by a container it is a developer's: other servers, and often unreadable.
     with _named(DOTENV):
-        dotenv = _DotEnv(of, env_file=DOTENV)
+        dotenv = _DotEnv(of, env_file=None if os.environ.get(_variable("secrets")) else DOTENV)
     _refuse_typos(f"{DOTENV}: ", dotenv.env_vars)
     with _named(FILE):
         own = TomlConfigSettingsSource(of, FILE)

@@ -38,19 +38,32 @@ def refused(**given):
 
 
 def test_each_place_overrides_the_places_after_it(folder, monkeypatch):
-    """The order on the page: command line, environment, .env, secrets, and a TOML file."""
+    """The order on the page: command line, environment, secrets or .env, and a TOML file."""
     secrets = folder / "secrets"
     secrets.mkdir()
     write("tiercel.toml", 'master = "local[5]"')
+    assert Settings.load().master == "local[5]"
+    write(".env", "TIERCEL_MASTER=local[4]")
+    assert Settings.load().master == "local[4]"
     monkeypatch.setenv("TIERCEL_SECRETS", str(secrets))
     assert Settings.load().master == "local[5]"
-    write("secrets/tiercel_master", "local[4]")
-    assert Settings.load().master == "local[4]"
-    write(".env", "TIERCEL_MASTER=local[3]")
+    write("secrets/tiercel_master", "local[3]")
     assert Settings.load().master == "local[3]"
     monkeypatch.setenv("TIERCEL_MASTER", "local[2]")
     assert Settings.load().master == "local[2]"
     assert Settings.load(master="local[1]").master == "local[1]"
+
+
+def test_a_developers_env_file_is_nothing_to_a_process_that_is_given_secrets(folder, monkeypatch):
+    """A container mounts the project's folder, whose .env is closed to the container's user."""
+    monkeypatch.setenv("TIERCEL_SECRETS", str(folder))
+    write("tiercel_redis", "redis://:drawn@redis:6379/0")
+    Path(".env").mkdir()  # which not even root can read as a file
+    assert Settings.load().redis == "redis://:drawn@redis:6379/0"
+    Path(".env").rmdir()
+    write(".env", "TIERCEL_REDIS=redis://:mine@localhost/0\nTIERCEL_SPOUT_TASK=1", mode=0o644)
+    assert Settings.load().redis == "redis://:drawn@redis:6379/0"
+    assert exposed({}) == []
 
 
 def test_a_table_in_pyproject_is_as_good_as_a_file_of_its_own():
