@@ -173,6 +173,8 @@ class SpoutRow:
     tasks: int
     # Tasks that have a worker now.
     running: int
+    # They take the messages of one queue, so that one of them takes all if it must.
+    shares_queue: bool
     # Its counters in the window; ``failed`` includes timeouts.
     counts: Counter[str]
     # Mean time from emit to complete tree; None if nothing was acked.
@@ -189,8 +191,8 @@ class SpoutRow:
 
     @property
     def missing(self) -> int:
-        """Number of tasks that have no worker now."""
-        return self.tasks - self.running
+        """Number of tasks whose work no worker does now."""
+        return 0 if self.shares_queue and self.running else self.tasks - self.running
 
     @property
     def failed_by_bolts(self) -> int:
@@ -475,6 +477,7 @@ def _spout(component: Component, readings: Readings, last_error: ErrorReport | N
         name=component.name,
         tasks=len(component.tasks),
         running=len(present),
+        shares_queue=component.queue is not None,
         counts=counts,
         complete_ms=mean(counts["complete_us"] / 1e3, counts["acked"]),
         complete_p99_ms=percentile(counts, 0.99),

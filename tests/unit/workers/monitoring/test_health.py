@@ -241,6 +241,18 @@ def test_a_spout_without_a_worker_is_trouble():
 
 
 @pytest.mark.parametrize(
+    ("queue", "missing"), [("q", []), (None, ["has no worker for 7 of 8 tasks"])]
+)
+def test_one_worker_is_enough_for_a_queue_and_its_other_tasks_wait_for_more(queue, missing):
+    """The compose file has eight tasks for one worker; a spout of one's own needs one for each."""
+    lines = Component(name="lines", tasks=tuple(range(1, 9)), queue=queue)
+    seen = overview(
+        graph=Graph(spouts=(lines,), bolts=(), edges=(), shards=1), present=PRESENT, driver=True
+    )
+    assert [finding.reason for finding in health_of(seen).findings] == missing
+
+
+@pytest.mark.parametrize(
     ("changed", "says"),
     [
         ({"slots": slots({"split": {"failed": 63}})}, "fails 2.1 tuples per second"),

@@ -160,6 +160,7 @@ BUSY = Overview(
             name="orders-in",
             tasks=16,
             running=16,
+            shares_queue=True,
             counts=Counter(
                 emitted=12_345_678,
                 transferred=12_345_678,
