@@ -100,6 +100,7 @@ class Runs:
                     extra={"event": "in_reserve"},
                 )
             said = True
+            self._context.heartbeat.beat()
             self.stopped.wait(_RESERVE_S)
         return False
 
@@ -321,10 +322,16 @@ class Runs:
         return self.stopped.is_set()
 
     def _answered(self, call: Callable[[], T]) -> T | None:
-        """Call until Redis answers, with heartbeats; None after ``stop``."""
+        """Call until Redis answers; None after ``stop``.
+
+        Heartbeats only while it does not: one before Spark starts would end Docker's start period.
+        """
 
         def beating() -> T:
-            self._context.heartbeat.beat()
-            return call()
+            try:
+                return call()
+            except RedisUnavailableError:
+                self._context.heartbeat.beat()
+                raise
 
         return patiently(self.stopped, beating)

@@ -33,6 +33,7 @@ from tiercel.workers.driver.process import enter
 from tiercel.workers.driver.run_watch import RunContext
 from tiercel.workers.driver.runs import Runs
 from tiercel.workers.errors import RunsFailedError
+from tiercel.workers.lifecycle import Heartbeat
 
 SPEC = LedgerSpec(topology="t", urls=(), shards=1, owners=1, message_timeout=timedelta(seconds=30))
 BOLT = 2
@@ -289,6 +290,25 @@ def test_the_second_driver_waits_in_reserve_and_takes_over_when_the_first_ends(
     assert int(second) > int(run)
     assert not world.jobs[0].active
     assert sends(world, second)
+
+
+def test_a_driver_is_healthy_in_reserve_and_without_redis_but_not_before_spark_has_started(
+    world, drive, tmp_path
+):
+    """Docker ends the start period, in which no check counts, at the first one that passes."""
+    beat = tmp_path / "beat"
+    first = Runs(world.context(heartbeat=Heartbeat(beat)))
+    assert first.wait_for_turn()
+    assert first.begin(1) is not None
+    assert not beat.exists(), "Spark starts next, which may take a minute"
+    drive(heartbeat=Heartbeat(beat))
+    wait_until(beat.exists, 10, "a heartbeat of the driver in reserve")
+    first.close()
+
+    away = Away(world.lease)
+    away.away = True
+    drive(heartbeat=Heartbeat(without := tmp_path / "without"), lease=away)
+    wait_until(without.exists, 10, "a heartbeat while Redis is away")
 
 
 def test_the_second_driver_takes_over_from_one_that_is_dead_when_its_lease_has_lapsed(world, drive):
