@@ -392,6 +392,12 @@ def test_selectors_ports_and_volumes_name_what_is_there(documents: Documents) ->
                 assert not isinstance(check, dict) or check.get("port") in {*ports, None}
 
 
+def test_a_driver_that_waits_for_redis_or_in_reserve_is_not_restarted(default: Documents) -> None:
+    """It has no port of Spark then, and Kubernetes waits ever longer between restarts."""
+    driver = container(pods(default)["tiercel-word-count-driver"])
+    assert driver["startupProbe"]["exec"] == driver["livenessProbe"]["exec"]
+
+
 def conf_of(command: list[str]) -> dict[str, str]:
     given = [after for option, after in pairwise(command) if option == "--conf"]
     return dict(each.split("=", 1) for each in given)

@@ -149,6 +149,5 @@ securityContext:
 {{- define "tiercel.heartbeat" -}}
 exec:
   command: [sh, -c, 'test -n "$(find /tmp/heartbeat -newermt "-60 seconds")"']
-periodSeconds: 20
 timeoutSeconds: 10
 {{- end }}
