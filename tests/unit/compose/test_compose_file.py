@@ -123,6 +123,13 @@ def test_what_shows_figures_reaches_neither_the_servers_nor_spark():
     assert SERVICES["credentials"]["network_mode"] == "none"
 
 
+def test_a_restarted_spark_master_knows_its_applications_whose_executors_it_would_kill():
+    master = SERVICES["spark-master"]
+    assert "spark.deploy.recoveryMode=FILESYSTEM" in " ".join(master["command"])
+    assert "/var/lib/tiercel" in master["volumes"], "which outlives a restart, unlike a tmpfs"
+    assert not [each for each in master["tmpfs"] if each.startswith("/var/lib/tiercel")]
+
+
 @pytest.mark.parametrize("name", ["spark-master", "spark-worker", "driver"])
 def test_every_part_of_spark_has_the_secret_by_file(name):
     told = [
