@@ -148,13 +148,13 @@ def test_a_refused_login_ends_it_with_one_line_and_no_password(amqp_url):
 
 
 @contextmanager
-def worker_at(server):
-    """Yield the wire and the desk of a user named worker that has had a message."""
+def worker_at(server, user):
+    """Yield the wire and the desk of this new user, who has had a message."""
     queue = filled(server.url, b"a")
-    add_user(server, "worker", configure=".*")
+    add_user(server, user, configure=".*")
     parts = urlsplit(server.url)
     with (
-        Proxy(f"amqp://worker:worker@{parts.hostname}:{parts.port}/") as wire,
+        Proxy(f"amqp://{user}:{user}@{parts.hostname}:{parts.port}/") as wire,
         Desk(wire.url, queue) as desk,
     ):
         desk.next()
@@ -162,34 +162,35 @@ def worker_at(server):
 
 
 @contextmanager
-def refused_while_it_works(server, monkeypatch):
-    """Yield a desk that had a message before the broker began to refuse its login."""
+def refused_while_it_works(server, user, monkeypatch):
+    """Yield a desk that had a message before the broker began to refuse its user's login."""
     monkeypatch.setattr(link, "_STABLE_S", 0)
-    with worker_at(server) as (wire, desk):
-        manage(server, "users/worker", password="another", tags="")
+    with worker_at(server, user) as (wire, desk):
+        manage(server, f"users/{user}", password="another", tags="")
         wire.cut()
         yield desk
 
 
-def test_a_login_that_is_refused_while_it_works_is_waited_for(rabbitmq, caplog, monkeypatch):
+def test_a_login_that_is_refused_while_it_works_is_waited_for(shared_rabbitmq, caplog, monkeypatch):
     caplog.set_level("INFO", "tiercel")
-    server = rabbitmq()
-    with refused_while_it_works(server, monkeypatch) as desk:
+    user = unique("worker")
+    with refused_while_it_works(shared_rabbitmq, user, monkeypatch) as desk:
         wait_until(lambda: desk.consumer._link._refusals > 8, 60, "refusals")
         assert desk.consumer.error() is None
-        manage(server, "users/worker", password="worker", tags="")
+        manage(shared_rabbitmq, f"users/{user}", password=user, tags="")
         assert desk.next().body == b"a"
     lost = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert len(lost) == 2, "that it was away, then that the login is refused"
-    assert "refused the login of user 'worker'" in lost[1]
+    assert f"refused the login of user '{user}'" in lost[1]
     assert sum(getattr(each, "event", "") == "broker_back" for each in caplog.records) == 1
 
 
-def test_a_login_that_is_refused_for_ten_minutes_ends_it(rabbitmq, monkeypatch):
+def test_a_login_that_is_refused_for_ten_minutes_ends_it(shared_rabbitmq, monkeypatch):
     monkeypatch.setattr(link, "_PATIENCE_S", 1.0)
-    with refused_while_it_works(rabbitmq(), monkeypatch) as desk:
+    user = unique("worker")
+    with refused_while_it_works(shared_rabbitmq, user, monkeypatch) as desk:
         error = wait_until(desk.consumer.error, 60)
-    assert "refused the login of user 'worker'" in str(error)
+    assert f"refused the login of user '{user}'" in str(error)
 
 
 def test_a_queue_that_its_owner_redeclares_while_it_is_read_is_waited_for(
@@ -213,19 +214,20 @@ def test_a_queue_that_its_owner_redeclares_while_it_is_read_is_waited_for(
 
 
 def test_a_right_to_read_that_is_taken_away_is_one_outage_until_it_is_back(
-    rabbitmq, caplog, monkeypatch
+    shared_rabbitmq, caplog, monkeypatch
 ):
     """Each new connection succeeds, and RabbitMQ refuses only its consumer."""
     caplog.set_level("INFO", "tiercel")
     monkeypatch.setattr(link, "_STABLE_S", 0.5)
-    server = rabbitmq()
-    with worker_at(server) as (wire, desk):
+    server = shared_rabbitmq
+    user = unique("worker")
+    with worker_at(server, user) as (wire, desk):
         opened_at = desk.consumer._link._opened_at
         wait_until(lambda: time.monotonic() - opened_at > link._STABLE_S, 30, "it to be stable")
-        manage(server, "permissions/%2F/worker", configure=".*", write="", read="")
+        manage(server, f"permissions/%2F/{user}", configure=".*", write="", read="")
         wire.cut()
         wait_until(lambda: desk.consumer._link._refusals > 4, 60, "refusals")
-        manage(server, "permissions/%2F/worker", configure=".*", write="", read=".*")
+        manage(server, f"permissions/%2F/{user}", configure=".*", write="", read=".*")
         assert desk.next().body == b"a"
         wait_until(lambda: len(told(caplog, "broker_back")) > 1, 30, "the end to be logged")
     lost = told(caplog, "broker_lost")

@@ -266,29 +266,32 @@ def test_a_queue_that_may_lose_messages_is_named_once_in_one_line(
     assert all(line.startswith(f"queue {name} may lose messages: {said}") for line in lines)
 
 
-def test_what_policies_delete_is_named_where_the_management_interface_is_known(rabbitmq, caplog):
-    server = rabbitmq()
-    set_policy(server, "idle", ".*", {"expires": 3600000, "max-length": 9})
+def test_what_policies_delete_is_named_where_the_management_interface_is_known(
+    shared_rabbitmq, caplog
+):
+    server = shared_rabbitmq
     queue = WorkQueue(name=unique())
+    set_policy(server, queue.name, f"^{queue.name}", {"expires": 3600000, "max-length": 9})
     with (
         caplog.at_level(logging.WARNING),
         Desk(server.url, queue.name, management_url=server.management_url) as desk,
     ):
         desk.wait_for("channels")
     lines = [record.message for record in caplog.records if "may lose" in record.message]
-    expires = "it is deleted after 3600 s without a consumer: remove expires of policy 'idle'"
+    reason = "it is deleted after 3600 s without a consumer"
+    expires = f"{reason}: remove expires of policy '{queue.name}'"
     assert lines[0] == f"queue {queue.name} may lose messages: {expires}"
     assert lines[1].startswith(f"queue {queue.dead} may lose messages: {expires}; the oldest are")
 
 
-def test_who_may_not_configure_learns_of_a_stream_by_the_management_interface(rabbitmq):
-    server = rabbitmq()
-    name = unique()
+def test_who_may_not_configure_learns_of_a_stream_by_the_management_interface(shared_rabbitmq):
+    server = shared_rabbitmq
+    name = user = unique()
     with plain_channel(server.url) as channel:
         channel.queue_declare(name, **STREAM)
-    add_user(server, "reader", configure="^$", write="^$", tags="management")
+    add_user(server, user, configure="^$", write="^$", tags="management")
     parts = urlsplit(server.url)
-    url = f"amqp://reader:reader@{parts.hostname}:{parts.port}/"
+    url = f"amqp://{user}:{user}@{parts.hostname}:{parts.port}/"
     management_url = re.sub("//.*@", "//", server.management_url)
     with Desk(url, name, declare=False, management_url=management_url) as desk:
         error = wait_until(desk.consumer.error, message="the refusal")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import set_policy
+from tests.support.broker import set_policy, unique
 from tests.support.waiting import wait_until
 from tiercel import WorkQueue, declare_queue
 from tiercel.compose.credentials import draw_credentials
@@ -91,18 +91,22 @@ def test_where_no_policy_is_told_there_is_none():
 
 
 def test_the_policy_with_the_highest_priority_counts_and_the_smaller_of_the_operators_number(
-    rabbitmq,
+    shared_rabbitmq,
 ):
-    server = rabbitmq()
-    set_policy(server, "all", ".*", {"expires": 900000, "max-length": 5})
-    set_policy(server, "first", ".*", {"expires": 800000}, priority=3)
+    server = shared_rabbitmq
+    ours = unique()
+    queue, all_, first, exchanges, cap = (
+        f"{ours}.{end}" for end in ("q", "all", "first", "exchanges", "cap")
+    )
+    set_policy(server, all_, f"^{ours}", {"expires": 900000, "max-length": 5})
+    set_policy(server, first, f"^{ours}", {"expires": 800000}, priority=3)
     others = {"alternate-exchange": "x"}
-    set_policy(server, "exchanges", ".*", others, priority=9, apply_to="exchanges")
-    set_policy(server, "cap", "^q", {"expires": 700000}, kind="operator-policies")
+    set_policy(server, exchanges, f"^{ours}", others, priority=9, apply_to="exchanges")
+    set_policy(server, cap, f"^{queue}", {"expires": 700000}, kind="operator-policies")
     policies = read_policies(server.management_url, Address.parse(server.url))
-    assert policies.rule("q", "expires") == Rule(value=700_000, policy="cap")
-    assert policies.rule("other", "expires") == Rule(value=800_000, policy="first")
-    assert policies.rule("q", "max-length") is None
+    assert policies.rule(queue, "expires") == Rule(value=700_000, policy=cap)
+    assert policies.rule(f"{ours}.other", "expires") == Rule(value=800_000, policy=first)
+    assert policies.rule(queue, "max-length") is None
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])

@@ -40,13 +40,6 @@ def filled(amqp_url, *bodies, limit=20, **properties):
     return queue
 
 
-@pytest.fixture(scope="module")
-def broker(servers):
-    """A broker for this file alone, for its users and its server-wide figures."""
-    with servers.rabbitmq() as server:
-        yield server
-
-
 def want_later(desk, delivery, seconds, *, blame=True):
     desk.consumer.retry_later(
         delivery.epoch, delivery.tag, Later(seconds=seconds, reason="busy", blame=blame)
@@ -169,12 +162,12 @@ def test_headers_that_leave_no_room_for_a_delay_shorten_none(amqp_url):
     ],
 )
 def test_under_a_policy_that_ends_delay_queues_too_early_messages_are_held_until_their_time(
-    rabbitmq, caplog, definition
+    shared_rabbitmq, caplog, definition
 ):
-    server = rabbitmq()
-    set_policy(server, "idle", r"\.delay\.", definition, apply_to="queues")
+    server = shared_rabbitmq
     count, wait_s = 30, 6
     queue = filled(server.url, *[b"%d" % number for number in range(count)])
+    set_policy(server, queue.name, rf"^{queue.name}\.delay\.", definition, apply_to="queues")
     with Desk(server.url, queue.name, management_url=server.management_url) as desk:
         began = time.monotonic()
         for delivery in desk.take(count):
@@ -185,17 +178,17 @@ def test_under_a_policy_that_ends_delay_queues_too_early_messages_are_held_until
         desk.consumer.ack(again[0].epoch, *[delivery.tag for delivery in again])
         desk.wait_for("acked_to_broker", count)
     (line,) = [each.message for each in caplog.records if "too early" in each.message]
-    assert line.startswith(f"policy 'idle' ends the delay queues of {queue.name} too early")
+    assert line.startswith(f"policy '{queue.name}' ends the delay queues of {queue.name} too early")
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_worker_that_cannot_see_policies_says_so_once_at_the_first_message_wanted_later(
-    broker, caplog, seen
+    shared_rabbitmq, caplog, seen
 ):
     caplog.set_level("INFO")
-    queue = filled(broker.url, b"0", b"1")
-    management_url = broker.management_url if seen else None
-    with Desk(broker.url, queue.name, management_url=management_url) as desk:
+    queue = filled(shared_rabbitmq.url, b"0", b"1")
+    management_url = shared_rabbitmq.management_url if seen else None
+    with Desk(shared_rabbitmq.url, queue.name, management_url=management_url) as desk:
         first, second = desk.take(2)
         assert "cannot be seen" not in caplog.text
         want_later(desk, first, 1)
@@ -207,12 +200,13 @@ def test_a_worker_that_cannot_see_policies_says_so_once_at_the_first_message_wan
 
 
 def test_policies_that_could_not_be_seen_at_the_start_are_read_at_the_next_connection(
-    rabbitmq, caplog
+    shared_rabbitmq, caplog
 ):
     caplog.set_level("INFO")
-    server = rabbitmq()
-    set_policy(server, "idle", r"\.delay\.", {"expires": 2000}, apply_to="queues")
+    server = shared_rabbitmq
     queue = filled(server.url, b"0")
+    ends_early = {"expires": 2000}
+    set_policy(server, queue.name, rf"^{queue.name}\.delay\.", ends_early, apply_to="queues")
     with Proxy(server.management_url) as api:
         api.retarget("http://127.0.0.1:1")
         with Desk(server.url, queue.name, management_url=api.url) as desk:
@@ -222,7 +216,7 @@ def test_policies_that_could_not_be_seen_at_the_start_are_read_at_the_next_conne
             assert "when tiercel check says" in caplog.text
             api.retarget(server.management_url)
             desk.on_channel(lambda channel: channel.connection.close())
-            line = f"policy 'idle' ends the delay queues of {queue.name} too early"
+            line = f"policy '{queue.name}' ends the delay queues of {queue.name} too early"
             wait_until(lambda: line in caplog.text)
 
 
@@ -283,32 +277,34 @@ def test_ten_thousand_messages_are_back_within_a_second_of_their_time(amqp_url):
 
 
 @pytest.mark.embedded
-def test_a_monitor_counts_what_lies_in_the_delay_queues(broker):
-    queue = filled(broker.url, b"a", b"b", b"c")
-    with Desk(broker.url, queue.name) as desk:
+def test_a_monitor_counts_what_lies_in_the_delay_queues(amqp_url, management_url):
+    queue = filled(amqp_url, b"a", b"b", b"c")
+    with Desk(amqp_url, queue.name) as desk:
         for seconds, delivery in zip((60, 70, 70), desk.take(3), strict=True):
             want_later(desk, delivery, seconds)
         desk.wait_for("delayed", 3)
         wait_until(
-            lambda: depths(broker.url, [queue.name], broker.management_url)[0].delayed == 3,
+            lambda: depths(amqp_url, [queue.name], management_url)[0].delayed == 3,
             60,
             "three messages that lie in delay queues",
         )
 
 
 @pytest.mark.embedded
-def test_the_publisher_s_user_outlives_a_delay_and_the_dead_letters_and_nobody_forges_it(broker):
+def test_the_publisher_s_user_outlives_a_delay_and_the_dead_letters_and_nobody_forges_it(
+    shared_rabbitmq, amqp_url
+):
     """RabbitMQ checks ``user_id``; a copy names the first user in a header of tiercel's user."""
     for user in ("ann", "eve"):
-        add_user(broker, user)
-    queue = filled(broker.url, b"of nobody", message_id="7")
-    as_user = {user: _as_user(broker.url, user) for user in ("ann", "eve")}
+        add_user(shared_rabbitmq, user)
+    queue = filled(amqp_url, b"of nobody", message_id="7")
+    as_user = {user: _as_user(amqp_url, user) for user in ("ann", "eve")}
     put(as_user["ann"], queue.name, b"of ann", message_id="7", user_id="ann")
     forged = {"x-tiercel-user": "ann"}
     put(as_user["eve"], queue.name, b"of eve", message_id="7", user_id="eve", headers=forged)
-    ours = Address.parse(broker.url).user
+    ours = Address.parse(amqp_url).user
     read = identity_reader(["user_id", "message_id"], ours)
-    with Desk(broker.url, queue.name) as desk:
+    with Desk(amqp_url, queue.name) as desk:
         first = {delivery.body: delivery for delivery in desk.take(3)}
         known = {body: read(delivery) for body, delivery in first.items()}
         assert known[b"of nobody"] is None
@@ -322,7 +318,7 @@ def test_the_publisher_s_user_outlives_a_delay_and_the_dead_letters_and_nobody_f
         for delivery in again:
             desk.consumer.dead_letter(delivery.epoch, delivery.tag, "no good")
         desk.wait_for("dead_lettered", 3)
-        assert requeue(broker.url, queue.name) == 3
+        assert requeue(amqp_url, queue.name) == 3
         back = desk.take(3)
         assert {delivery.body: _ids(read(delivery)) for delivery in back} == {
             body: _ids(identity) for body, identity in known.items()
