@@ -12,6 +12,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,21 +119,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # the others are idle.
         items.sort(key=lambda item: LONGEST_FIRST.index(_folder(item)))
     others = "embedded" if config.getoption("--servers") else "containers"
-    left_out = [item for item in items if item.get_closest_marker(others)]
+    left_out = {item for item in items if item.get_closest_marker(others)}
     if config.getoption("--servers"):
-        left_out += [item for item in items if not _on_chosen_servers(item)]
+        left_out |= {item for item in items if not _on_chosen_servers(item)}
     if not config.getoption("--slow"):
-        left_out += [item for item in items if item.get_closest_marker("slow")]
+        left_out |= {item for item in items if item.get_closest_marker("slow")}
     if not config.getoption("--screenshots"):
-        left_out += [item for item in items if item.get_closest_marker("screenshots")]
-    config.hook.pytest_deselected(items=left_out)
+        left_out |= {item for item in items if item.get_closest_marker("screenshots")}
+    config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
 
 def _mark_choice(item: pytest.Item) -> None:
     """Mark a test as quick or as rest, as newest, and as one with a second try, for ``-m``."""
     marks = [mark.name for mark in item.iter_markers()]
-    if asks_newest(item.path.relative_to(Path(__file__).parent)):
+    if _asks_newest(item.path):
         item.add_marker(NEWEST)
     again = second_try(_folder(item), marks)
     if again is not None:
@@ -152,7 +153,18 @@ def _on_chosen_servers(item: pytest.Item) -> bool:
 
 
 def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+    return _folder_of(item.path)
+
+
+# Each file has many tests.
+@cache
+def _folder_of(path: Path) -> str:
+    return path.relative_to(Path(__file__).parent).parts[0]
+
+
+@cache
+def _asks_newest(path: Path) -> bool:
+    return asks_newest(path.relative_to(Path(__file__).parent))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
