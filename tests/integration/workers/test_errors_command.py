@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from tiercel import QueueSpout, TopologyBuilder
 from tiercel.acker.metrics.contract import ErrorReport, TraceReport, trace_counter
 from tiercel.acker.metrics.redis import RedisMetrics
+from tiercel.workers.cli.app import main
 from tiercel.workers.control.registry import Registry
 
-ROOT = Path(__file__).parents[3]
 THEN = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
 
 
@@ -26,20 +24,23 @@ def url(redis):
 
 
 @pytest.fixture
-def errors(url, tmp_path):
-    """Run the command; return its exit code, its output, and its stderr."""
+def errors(url, capsys):
+    """Run the command; return its exit code, its output, and its stderr.
+
+    In this process: a new one takes a second to start.
+    """
 
     def run(*arguments, columns=120):
-        finished = subprocess.run(
-            [sys.executable, "-m", "tiercel", "errors", "--redis", url, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), "TZ": "UTC"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return finished.returncode, finished.stdout, finished.stderr
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COLUMNS", str(columns))
+            patch.setenv("TZ", "UTC")
+            time.tzset()
+            patch.setattr(sys, "argv", ["tiercel", "errors", "--redis", url, *arguments])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        time.tzset()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
 
     return run
 
