@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,27 +21,29 @@ from tiercel import QueueSpout, TopologyBuilder
 from tiercel.acker.redis.clients import connect
 from tiercel.compose.embedded import EmbeddedRedis, EmbeddedServices
 from tiercel.compose.errors import PortTakenError
+from tiercel.workers.cli.app import main
 from tiercel.workers.config import Settings
 from tiercel.workers.local import private as private_servers
 from tiercel.workers.local.addresses import claimed
 
 
 @pytest.fixture
-def tiercel(tmp_path, monkeypatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+def tiercel(tmp_path, monkeypatch, capsys) -> Callable[..., SimpleNamespace]:
+    """Run a command in this process: a new one takes a second to start."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for name in ("AMQP", "REDIS", "MANAGEMENT"):
         monkeypatch.delenv(f"TIERCEL_{name}", raising=False)
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tiercel", *arguments],
-            env={**os.environ, **environment},
-            input="one\n",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(*arguments: str, **environment: str) -> SimpleNamespace:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["tiercel", *arguments])
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n")))
+            with pytest.raises(SystemExit) as ended:
+                main()
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=ended.value.code or 0, stdout=said.out, stderr=said.err)
 
     return run
 
