@@ -490,9 +490,8 @@ class SpoutTask:
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Untracked tuples are bounded only by the inboxes, and are sent in full batches.
-        bound = (
-            self._admission.bound + len(self._pending.waiting) if self._tracked else _BATCH_TUPLES
-        )
+        admitted = self._admission.bound + len(self._pending.waiting)
+        bound = admitted if self._tracked else _BATCH_TUPLES
         expected = self._holding.look(
             now, bound=bound, active=self._orders.active, attendance=attendance
         )
