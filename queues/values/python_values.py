@@ -62,6 +62,7 @@ def _from_integer(value: Any, bits: int) -> Decimal:
 # Map of names to texts, such as the headers of a message.
 TEXTS = pa.map_(pa.string(), pa.string())
 MOMENT = pa.timestamp("us", tz="UTC")
+LOCAL = pa.timestamp("us")
 
 
 def holds(type_: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
@@ -124,7 +125,7 @@ def exactly(type_: pa.DataType) -> Convert:
     if pa.types.is_decimal(type_):
         return _unless_none(decimal_for(type_))
     if pa.types.is_temporal(type_):
-        return _time
+        return _local_time if type_ == LOCAL else _time
     if pa.types.is_float32(type_):
         return _unless_none(_single)
     return _unless_none(_pairs) if type_ == TEXTS else None
@@ -224,6 +225,12 @@ def _time(value: Any) -> Any:
     if not isinstance(value, date) and isinstance(value, Number):
         raise TypeError("not a time")  # Arrow would take seconds for microseconds
     return value
+
+
+def _local_time(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        raise TypeError("has a zone")  # Arrow would move it to UTC, and drop the zone
+    return _time(value)
 
 
 def _single(value: Any) -> Any:

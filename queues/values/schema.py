@@ -29,6 +29,7 @@ import pyarrow as pa
 from tiercel.queues.errors import SchemaError
 from tiercel.queues.nouns import with_article
 from tiercel.queues.values.python_values import (
+    LOCAL,
     MISFITS,
     MOMENT,
     SURELY,
@@ -60,7 +61,7 @@ _FLAT: dict[str, pa.DataType] = {
     "double": pa.float64(),
     "date": pa.date32(),
     "timestamp": MOMENT,
-    "timestamp_ntz": pa.timestamp("us"),
+    "timestamp_ntz": LOCAL,
 }
 # None of these patterns backtracks: the time is in proportion to the length.
 _NAME = re.compile(r"`[^`]+`|\w+")

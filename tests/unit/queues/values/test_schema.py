@@ -156,6 +156,9 @@ def test_a_value_of_the_type_fits(type_, value):
         ("timestamp", 1_795_768_380),
         ("timestamp_ntz", np.int64(1_795_768_380_297)),
         ("array<timestamp>", [dt.datetime(2026, 1, 1, tzinfo=dt.UTC), 5]),
+        # Arrow would move it to UTC, and drop its zone.
+        ("timestamp_ntz", dt.datetime(2026, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5)))),
+        ("array<timestamp_ntz>", [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]),
         # Python cannot read these values, and the receiver would lose their neighbours too.
         ("date", 2_932_897),
         ("date", 20_240_101),
