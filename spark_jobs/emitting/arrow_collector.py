@@ -15,8 +15,13 @@ from tiercel.acker.ids import KEY_BYTES, Keys, lanes_of, mix_array
 from tiercel.acker.inbox.chunk import Rows
 from tiercel.acker.ledger import Ids
 from tiercel.queues.nouns import with_article
-from tiercel.queues.values.python_values import holds, infinities, is_in_pythons_years
-from tiercel.queues.values.schema import Field, Schema
+from tiercel.queues.values.python_values import (
+    TEXTS,
+    holds,
+    infinities,
+    is_in_pythons_years,
+)
+from tiercel.queues.values.schema import UNFIT, Field, Schema
 from tiercel.spark_jobs.bolts.collecting import ArrowCollector
 from tiercel.spark_jobs.bolts.streams import DEFAULT_STREAM, SYSTEM, TICK
 from tiercel.spark_jobs.bolts.verdicts import Failing
@@ -327,6 +332,8 @@ def _table(data: Any, schema: Schema) -> pa.RecordBatch | pa.Table:
 
 def _column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Array:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if field.arrow == TEXTS and array.type in _PAIRS:
+        array = _maps(array, field)
     if array.type != field.arrow:
         if not _same_kind(array.type, field.arrow):
             raise BadValuesError(
@@ -351,6 +358,20 @@ def _column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Array:
             "years 1 to 9999"
         )
     return array
+
+
+# A pandas frame has the items of a map as a list of pairs.
+_PAIRS = (pa.list_(pa.list_(pa.string())), pa.list_(pa.null()))
+
+
+def _maps(array: pa.Array, field: Field) -> pa.Array:
+    try:
+        return field.array([None if one is None else dict(one) for one in array.to_pylist()])
+    except UNFIT as error:
+        raise BadValuesError(
+            f"field {field.name!r} is {with_article(field.type)}, and a list in the column has no "
+            f"pairs of texts: {one_line(str(error))}"
+        ) from error
 
 
 def _same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:

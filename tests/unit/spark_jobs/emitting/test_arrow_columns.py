@@ -90,6 +90,13 @@ def test_columns_of_the_right_types_are_not_copied() -> None:
             [[("a", "b")], None],
         ),
         ("x map<string,string>", pa.array([None]), [None]),
+        # As in a pandas frame of such a column.
+        (
+            "x map<string,string>",
+            [[("a", "b"), ("c", None)], None, []],
+            [[("a", "b"), ("c", None)], None, []],
+        ),
+        ("x map<string,string>", [None, []], [None, []]),
     ],
 )
 def test_a_column_of_the_same_kind_is_cast(
@@ -133,6 +140,8 @@ def test_a_column_of_the_same_kind_is_cast(
             "field 'x' is a map<string,string>, the column is map<int64, string>",
         ),
         ("x map<string,string>", [{"a": "b"}], "the column is struct<a: string>"),
+        ("x map<string,string>", [[["a", "b", "c"]]], "a list in the column has no pairs of texts"),
+        ("x map<string,string>", [[[None, "b"]]], "a list in the column has no pairs of texts"),
         (
             "x int",
             [1 << 31],
