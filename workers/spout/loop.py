@@ -482,11 +482,11 @@ class SpoutTask:
 
     def _check(self, now: float) -> None:
         self._spout.check()
-        if not self._trees.held:
+        if not self._trees.paused:
             self._admission.look(now, len(self._pending.working), self._outbox.crowd)
         self.obey()
         paused = not self._collector.leads_to.isdisjoint(self._orders.paused)
-        self._trees.hold(now, stopped=paused or self._outbox.starting)
+        self._trees.hold(now, paused=paused, starting=self._outbox.starting)
 
     def _tell_what_to_expect(self, now: float, attendance: Attendance) -> None:
         # Untracked tuples are bounded only by the inboxes, and are sent in full batches.

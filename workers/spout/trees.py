@@ -237,8 +237,9 @@ class Trees:
         self._admission = admission
         # Trees in flight, except trees of the batch that is being sent. Read-only for callers.
         self.pending = Pending(message_timeout)
-        # True while trees may wait for bolts that are stopped: no tree times out.
-        self.held = False
+        # True while no tree times out: a bolt that trees may wait for is paused, or the run's
+        # processes are starting.
+        self.held = self.paused = False
         self._held_until = 0.0
         self._renew_at = 0.0
         timeout = message_timeout or timedelta.max
@@ -322,23 +323,24 @@ class Trees:
         self._forget([root for root, _ in expired])
         return True
 
-    def hold(self, now: float, *, stopped: bool) -> None:
-        """Stop the clock of all trees while the bolts are ``stopped``: one of them is paused, or
-        the run waits for processes. Called about once per second.
+    def hold(self, now: float, *, paused: bool, starting: bool) -> None:
+        """Let no tree time out while a bolt is ``paused``, or the processes of its run are
+        ``starting``; called about once per second.
 
-        The timeouts begin anew when the bolts go on, and no latency includes the time until then.
+        The timeouts begin anew when the bolts go on, and no latency includes a pause.
         """
-        if not (stopped or self.held):
+        held = paused or starting
+        if not (held or self.held):
             return
         if self.held:
-            self.pending.hold(now, now - self._held_until)
-        if not stopped:
+            self.pending.hold(now, now - self._held_until if self.paused else 0.0)
+        if self.paused and not paused:
             self._admission.go_on(now)
-        if not self.held or not stopped or now >= self._renew_at:
+        if not (self.held and held) or now >= self._renew_at:
             # The ledger keeps entries only for a few message timeouts.
             self._renew_at = now + self._renew_s
             self._keep([root for root, _ in self.pending.items()])
-        self.held = stopped
+        self.held, self.paused = held, paused
         self._held_until = now
 
     def _keep(self, roots: Sequence[int]) -> None:
