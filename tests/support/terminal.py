@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import select
@@ -11,6 +12,37 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
+
+from tiercel.workers.cli.app import main
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def command(
+    capsys: pytest.CaptureFixture[str], *arguments: str, body: str = "", **environment: str
+) -> Ended:
+    """Run ``tiercel`` with ``body`` as its input, in this process: a new one takes a second to
+    start.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["tiercel", *arguments])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(body.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main()
+    code = ended.value.code or 0
+    assert isinstance(code, int)
+    return Ended(code, *capsys.readouterr())
 
 
 @contextmanager

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.terminal import command
 from tiercel import QueueSpout, TopologyBuilder
 from tiercel.acker.metrics.contract import ErrorReport, TraceReport, trace_counter
 from tiercel.acker.metrics.redis import RedisMetrics
-from tiercel.workers.cli.app import main
 from tiercel.workers.control.registry import Registry
 
 THEN = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
@@ -24,25 +23,19 @@ def url(redis):
 
 
 @pytest.fixture
-def errors(url, capsys):
-    """Run the command; return its exit code, its output, and its stderr.
-
-    In this process: a new one takes a second to start.
-    """
+def errors(url, capsys, tmp_path, monkeypatch):
+    """Run the command; return its exit code, its output, and its stderr."""
+    monkeypatch.chdir(tmp_path)
 
     def run(*arguments, columns=120):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("COLUMNS", str(columns))
-            patch.setenv("TZ", "UTC")
-            time.tzset()
-            patch.setattr(sys, "argv", ["tiercel", "errors", "--redis", url, *arguments])
-            with pytest.raises(SystemExit) as ended:
-                main()
-        time.tzset()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
+        ended = command(capsys, "errors", "--redis", url, *arguments, COLUMNS=str(columns))
+        return ended.code, ended.stdout, ended.stderr
 
-    return run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield run
+    time.tzset()
 
 
 def report(url, topology, *messages, component="split", first=0):

@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 
 from tests.support.broker import plain_channel
+from tests.support.terminal import Ended, command
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout, TopologyBuilder
 from tiercel.acker.redis.clients import connect
 from tiercel.compose.embedded import EmbeddedRedis, EmbeddedServices
 from tiercel.compose.errors import PortTakenError
-from tiercel.workers.cli.app import main
 from tiercel.workers.config import Settings
 from tiercel.workers.local import private as private_servers
 from tiercel.workers.local.addresses import claimed
 
 
 @pytest.fixture
-def tiercel(tmp_path, monkeypatch, capsys) -> Callable[..., SimpleNamespace]:
-    """Run a command in this process: a new one takes a second to start."""
+def tiercel(tmp_path, monkeypatch, capsys) -> Callable[..., Ended]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for name in ("AMQP", "REDIS", "MANAGEMENT"):
         monkeypatch.delenv(f"TIERCEL_{name}", raising=False)
 
-    def run(*arguments: str, **environment: str) -> SimpleNamespace:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["tiercel", *arguments])
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n")))
-            with pytest.raises(SystemExit) as ended:
-                main()
-        said = capsys.readouterr()
-        return SimpleNamespace(returncode=ended.value.code or 0, stdout=said.out, stderr=said.err)
-
-    return run
+    return partial(command, capsys, body="one\n")
 
 
 @pytest.fixture
@@ -69,7 +56,7 @@ def orders(tiercel, amqp_url, redis_url) -> Iterator[str]:
 def test_a_command_about_queues_says_whose_servers_it_asks(tiercel, orders, command):
     tiercel("publish", "private-runs", "-")
     ended = tiercel(*command)
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.stderr
     assert orders in ended.stderr
     assert orders not in ended.stdout
 
@@ -77,7 +64,7 @@ def test_a_command_about_queues_says_whose_servers_it_asks(tiercel, orders, comm
 @pytest.mark.parametrize("command", ["errors", "activate", "kill", "rebalance", "top"])
 def test_a_command_about_topologies_says_whose_servers_it_asks(tiercel, orders, command):
     ended = tiercel(command, "no-such-topology")
-    assert ended.returncode == 2
+    assert ended.code == 2
     assert ended.stderr.startswith(orders)
 
 
@@ -87,7 +74,7 @@ def test_of_several_runs_the_one_is_asked_that_has_the_queue(tiercel, orders):
         claim.announced(Settings(amqp="amqp://u:p@127.0.0.1:1/", redis="redis://:p@127.0.0.1:1/0")),
     ):
         unsure = tiercel("depths")
-        assert unsure.returncode == 2
+        assert unsure.code == 2
         assert "letters (process " in unsure.stderr
         assert "orders (process " in unsure.stderr
         assert orders in tiercel("publish", "private-runs", "-").stderr
@@ -99,13 +86,13 @@ def test_of_several_runs_the_one_is_asked_that_has_the_queue(tiercel, orders):
 
 def test_a_server_that_is_named_is_asked_and_nothing_is_said(tiercel, orders, amqp_url):
     ended = tiercel("publish", "private-runs", "-", TIERCEL_AMQP=amqp_url)
-    assert (ended.returncode, ended.stderr.strip()) == (0, "")
+    assert (ended.code, ended.stderr.strip()) == (0, "")
 
 
 def test_a_run_that_is_there_refuses_a_second_one_before_it_starts_anything(tiercel):
     with claimed("reliable-sentences"):
         ended = tiercel("run", "tiercel.examples.reliable_sentences:topology")
-    assert ended.returncode == 2
+    assert ended.code == 2
     assert f"is already running here (process {os.getpid()})" in ended.stderr
     assert "starting" not in ended.stderr
 
@@ -119,7 +106,7 @@ def test_nothing_is_kept_of_servers_that_are_named(tiercel, tmp_path, amqp_url, 
         TIERCEL_AMQP=amqp_url,
         TIERCEL_REDIS=redis_url,
     )
-    assert ended.returncode == 2
+    assert ended.code == 2
     assert "both servers are named" in ended.stderr
     assert not (tmp_path / "data").exists()
 

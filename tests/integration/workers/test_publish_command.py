@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.support.broker import plain_channel, take_all, unique
+from tests.support.terminal import command
 from tiercel import WorkQueue, declare_queue
 from tiercel.queues.message.properties import header_texts
-from tiercel.workers.cli.app import app, main
+from tiercel.workers.cli.app import app
 
 
 @pytest.fixture
@@ -36,21 +36,14 @@ def tiercel(amqp_url, tmp_path, monkeypatch):
 
 @pytest.fixture
 def refused(amqp_url, tmp_path, monkeypatch, capsys):
-    """Run the command, which fails with one line; return that line.
-
-    In this process: a new one takes a second to start.
-    """
+    """Run the command, which fails with one line; return that line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments):
-        called = ["tiercel", "publish", *arguments, "--amqp", amqp_url]
-        monkeypatch.setattr(sys, "argv", called)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr().err
-        assert ended.value.code == 2, said
-        return said
+        ended = command(capsys, "publish", *arguments, "--amqp", amqp_url, COLUMNS="200")
+        assert ended.code == 2, ended
+        assert "Traceback" not in ended.stderr
+        return ended.stderr
 
     return run
 
