@@ -56,8 +56,8 @@ class BrokerRefusedError(QueuesError):
 
 
 class PassingRefusalError(BrokerRefusedError):
-    """RabbitMQ refused what it may accept again soon: a password is being changed, a server that
-    checks logins is away, or the owner of a queue declares it anew.
+    """RabbitMQ refused a call that it may accept again soon: a password is being changed, a server
+    that checks logins is away, or the owner of a queue declares it anew.
     """
 
     # An outage with this error is logged even if the server was away before.

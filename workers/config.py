@@ -89,7 +89,7 @@ FILE = "tiercel.toml"
 PYPROJECT = "pyproject.toml"
 DOTENV = ".env"
 _TABLE = ("tool", "tiercel")
-_ALIKE = 0.8  # of 1; names less alike: a variable is meant for another program
+_ALIKE = 0.8  # of 1; a variable less like a name is no typo, but meant for another program
 _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ADDRESSES = ("amqp", "redis", "management")
 _PARTS = ("host", "port", "vhost", "database", "tls", "ca")
@@ -101,7 +101,7 @@ _SCHEMES = {
 }
 _MANAGEMENT_PORTS = {False: 15672, True: 15671}
 _HOST = re.compile(r"[\w.-]+")
-# Variables of this module and of the compose file.
+# Variables that are no settings: of this module and of the compose file.
 _OTHER_VARIABLES = ("secrets", "topology", "topology_dir", "image")
 # Variables that Kubernetes makes from the name of a Service, such as tiercel-monitor.
 _OF_KUBERNETES = re.compile(r".*_(?:port|port_\d+_.*|service_(?:host|port.*))")

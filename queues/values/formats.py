@@ -324,14 +324,21 @@ def json_body(members: Iterable[tuple[str, Any]]) -> bytes:
     """
     found = dict(members)
     try:
-        return json_text(found).encode()
+        text = json_text(found)
     except ValueError:
-        if len(found) == 1:
-            why = "has NaN or infinity, which JSON lacks: emit None instead"
-            raise ValueError(f"field {min(found)!r} {why}") from None
-        for member in found.items():
-            json_body([member])
-        raise
+        name = next(name for name, value in found.items() if not _has_numbers_of_json(value))
+        raise ValueError(
+            f"field {name!r} has NaN or infinity, which JSON lacks: emit None instead"
+        ) from None
+    return text.encode()
+
+
+def _has_numbers_of_json(value: Any) -> bool:
+    try:
+        json_text(value)
+    except ValueError:
+        return False
+    return True
 
 
 def json_text(value: Any) -> str:

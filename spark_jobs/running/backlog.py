@@ -344,7 +344,7 @@ def waiting_roots(inboxes: Inboxes, run: str, topology: Topology, task: int) -> 
     """
     roots: set[int] = set()
     line = line_at(topology, task)
-    # No other inbox: with the tuples of all bolts, there would be no room for those of this task.
+    # No other inbox: with the tuples of all bolts, there would be no room for its own.
     for _, entries in inboxes.drain(run, [task] if line is None else [task, line]):
         for entry in entries:
             with suppress(BadChunkError):

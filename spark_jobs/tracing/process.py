@@ -77,7 +77,7 @@ def flush() -> None:
 
 
 def _provider(settings: Mapping[str, str], name: str) -> tuple[TracerProvider, list[OneLine]]:
-    """Return the provider of this process, and what it sends with unless it is the user's own."""
+    """Return the provider of this process, with its exporters unless it is the user's own."""
     from opentelemetry import trace  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra
