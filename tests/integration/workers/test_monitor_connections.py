@@ -21,8 +21,9 @@ from tests.support.monitors import monitor, pid_of, port_of, rss_mib
 from tests.support.strangers import ScriptedPage
 
 MOST_MIB = 256
-# One second on an idle machine; neighbours slow it down.
-MOST_SECONDS = 5
+# One second on an idle machine. Attackers, monitor and other tests share two cores, so this bound
+# only finds a monitor that a flood keeps from answering.
+MOST_SECONDS = 20
 ATTACK_S = 3
 SOCKETS = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
 nicegui_version = version("nicegui")

@@ -539,7 +539,7 @@ def test_a_receiver_that_is_away_holds_up_no_end_of_a_run(caplog):
     known.start("two", "INTERNAL", [], {}).end()
     began_s = time.monotonic()
     known.flush()
-    assert time.monotonic() - began_s < 1
+    assert time.monotonic() - began_s < 5
     going.set()
     wait_until(lambda: not one.away, 10, "the spans to be sent")
 

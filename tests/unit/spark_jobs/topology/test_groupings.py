@@ -164,7 +164,6 @@ TWO_DAYS = [datetime(2026, 1, 2, 0, 30, tzinfo=EAST), datetime(2026, 1, 1, 19, 3
     ("ddl", "equal"),
     [
         ("k timestamp", TWO_HOURS),
-        ("k timestamp_ntz", TWO_HOURS),
         ("k array<timestamp>", [(moment,) for moment in TWO_HOURS]),
         ("k date", TWO_DAYS),
     ],
