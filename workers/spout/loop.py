@@ -397,8 +397,7 @@ class SpoutTask:
         if self._outbox.topology is not self._topology:
             self._follow(self._outbox.topology)
         if (self._pending.working or self._pending.waiting) and not self._trees.held:
-            # A tuple that times out while no driver runs is not to blame.
-            worked |= self._trees.expire(now, blame=attendance is Attendance.DRIVER)
+            worked |= self._trees.expire(now, attendance)
         if now >= self._check_at:
             self._check_at = now + _CHECK_SECONDS
             self._check(now)

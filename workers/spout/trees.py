@@ -18,6 +18,7 @@ from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 from tiercel.spark_jobs.bolts.verdicts import is_given_back
 from tiercel.spark_jobs.reasons import raised
 from tiercel.workers.spout.admission import Admission
+from tiercel.workers.spout.outbox import Attendance
 
 log = logging.getLogger(__name__)
 # Characters of a message's id or queue that are shown.
@@ -241,6 +242,7 @@ class Trees:
         # processes are starting.
         self.held = self.paused = False
         self._held_until = 0.0
+        self._redis_away = False
         self._renew_at = 0.0
         timeout = message_timeout or timedelta.max
         self._renew_s = timeout.total_seconds() / _RENEWALS
@@ -304,10 +306,17 @@ class Trees:
             self._set_apart(outcomes.waiting, now)
         return late
 
-    def expire(self, now: float, *, blame: bool) -> bool:
-        """Fail the tuples that have timed out; without ``blame``, as when no driver runs, release
-        them. Return False if no tuple has timed out.
+    def expire(self, now: float, attendance: Attendance) -> bool:
+        """Fail the tuples that have timed out; release them if no driver runs or Redis is away,
+        because they are not to blame. Return False if no tuple has timed out.
+
+        The timeouts begin anew when Redis is back: until then, no bolt could commit.
         """
+        if self._redis_away and attendance is not Attendance.REDIS_AWAY:
+            self.pending.hold(now, 0.0)
+            self._keep([root for root, _ in self.pending.items()])
+        self._redis_away = attendance is Attendance.REDIS_AWAY
+        blame = attendance is Attendance.DRIVER
         expired = self.pending.expire(now)
         if not expired:
             return False

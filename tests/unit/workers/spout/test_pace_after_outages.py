@@ -15,6 +15,7 @@ import pytest
 
 from tiercel.acker.ledger import Failure, Outcomes
 from tiercel.workers.spout.admission import UNPROVEN_BOUND, Admission, Crowd, Shape
+from tiercel.workers.spout.outbox import Attendance
 from tiercel.workers.spout.trees import Trees
 
 TIMEOUT_S = 30.0
@@ -82,7 +83,7 @@ class World:
         shape = Shape(depth=depth, places=servers, dealt=dealt)
         self.admission = Admission.for_topology(None, timeout, shape)
         tally = SimpleNamespace(add=lambda *_: None, add_all=lambda _: None, error=lambda *_: False)
-        ledger = SimpleNamespace(forget=lambda _: None)
+        ledger = SimpleNamespace(forget=lambda _: None, reset_timeout=lambda _: None)
         self.trees = Trees(self, ledger, tally, self.admission, timeout)
 
     # -- what the spout hears ----------------------------------------------------------------------
@@ -150,7 +151,7 @@ class World:
             self.ready.appendleft(message)
         if self.away.isdisjoint({"executors", "redis"}) and self.driver_gone_at > self.now:
             self.execute()
-        attended = self.attended
+        attendance = self.attendance
         if "redis" not in self.away and self.outcomes:
             outcomes = self.outcomes
             self.outcomes = []
@@ -161,11 +162,11 @@ class World:
                 ),
                 self.now,
             )
-        self.trees.expire(self.now, blame=attended)
+        self.trees.expire(self.now, attendance)
         if self.now >= self.look_at:
             self.look_at = self.now + 1
             self.admission.look(self.now, len(self.trees.pending.working), self.crowd)
-        if attended and "broker" not in self.away:
+        if attendance is Attendance.DRIVER and "broker" not in self.away:
             self.fill()
         self.bounds.append(self.admission.bound)
 
@@ -175,8 +176,11 @@ class World:
         return len(self.again) < max(1, self.admission.bound // 2)
 
     @property
-    def attended(self):
-        return "redis" not in self.away and self.now < self.driver_gone_at + LEASE_S
+    def attendance(self):
+        if "redis" in self.away:
+            return Attendance.REDIS_AWAY
+        there = self.now < self.driver_gone_at + LEASE_S
+        return Attendance.DRIVER if there else Attendance.NO_DRIVER
 
     def crowd(self):
         held = sum(len(server.held) for server in self.servers)

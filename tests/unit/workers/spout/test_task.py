@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.orders import MemoryControl
+from tests.support.presences import MemoryPresences
 from tests.support.spout_worker import RUN, SPEC, MemoryWorker
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, Spout, TopologyBuilder
@@ -21,7 +22,7 @@ from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.ledger import Failure, Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.workers.control.contract import State
-from tiercel.workers.control.presence import Presence
+from tiercel.workers.control.presence import Lease, Presence
 from tiercel.workers.spout.admission import Admission
 from tiercel.workers.spout.loop import Patience, SpoutSettings
 from tiercel.workers.spout.outbox import Attendance
@@ -670,6 +671,33 @@ def test_a_driver_that_leaves_while_its_run_is_starting_holds_no_message():
         received(bench, 1)
         bench.leave()
         told(bench, "release", "message 0")
+
+
+class LeaseAway(Lease):
+    """Cannot be read while ``away``."""
+
+    away = False
+
+    def holder(self):
+        if self.away:
+            raise RedisUnavailableError("away")
+        return super().holder()
+
+
+def test_timeouts_begin_anew_when_redis_is_back():
+    """No bolt could commit while Redis was away, so the time says nothing about the message."""
+    settings = replace(SETTINGS, message_timeout=timedelta(seconds=4))
+    lease = LeaseAway(MemoryPresences(lambda: 0.0))
+    with running(ListSpout(1), settings, lease=lease) as bench:
+        received(bench, 1)
+        lease.away = True
+        away_at = time.monotonic()
+        wait_until(lambda: bench.outbox.attendance is Attendance.REDIS_AWAY, 5, "an outage")
+        wait_until(lambda: time.monotonic() > away_at + 2.0, 5, "half of the timeout to pass")
+        lease.away = False
+        back_at = time.monotonic()
+        told(bench, "fail", "message 0", "timeout")
+    assert time.monotonic() - back_at >= 4.0
 
 
 class Away(MemoryInboxes):
