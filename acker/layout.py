@@ -85,6 +85,16 @@ def silent_key(topology: str, spout: str) -> str:
     return f"{topology_prefix(topology)}control:silent:{spout}"
 
 
+def seat_key(topology: str, seat: str) -> str:
+    """Return the key that exists while a process has a seat of a topology."""
+    return f"{topology_prefix(topology)}present:{seat}"
+
+
+def spout_seat(task: int) -> str:
+    """Return the name of the seat of a spout task."""
+    return f"spout-task-{task}"
+
+
 def shard_prefix(topology: str, shard: int) -> str:
     """Return the prefix of all keys of one shard: its hash tag, so that they lie on one
     server of a cluster.

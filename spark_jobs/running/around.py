@@ -59,7 +59,7 @@ class Around:
     # Seconds between two ticks, by component.
     ticks: Mapping[str, float] = field(default_factory=dict)
     # Reads which components send nothing for now: bolts that an operator has paused, and spouts
-    # that are deactivated, cut off, or hold as many messages as they may. Raises
+    # that are deactivated, cut off, without a worker, or hold as many messages as they may. Raises
     # RedisUnavailableError.
     read_paused: Callable[[], AbstractSet[str]] = frozenset
     # These components, as read last.

@@ -14,7 +14,7 @@ from typing import Any
 
 from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.layout import paused_key, silent_key
+from tiercel.acker.layout import paused_key, seat_key, silent_key, spout_seat
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.limits import LimitSpec, Rate, RedisLimits
 from tiercel.acker.metrics.redis import RedisMetrics
@@ -129,14 +129,19 @@ class Run:
 
 
 def _paused(client: Any, topology: Topology) -> frozenset[str]:
-    """Return the components that send nothing: paused bolts, and silent spouts."""
+    """Return the components that send nothing: paused bolts, and spouts that are silent or have no
+    worker.
+    """
     name, spouts = topology.name, list(topology.spouts)
+    tasks = [task for spout in spouts for task in topology.task_ids(spout)]
     with (
         translated("look which bolts are paused"),
         client.pipeline(transaction=False) as pipeline,
     ):
         pipeline.hkeys(paused_key(name))
         pipeline.mget([silent_key(name, spout) for spout in spouts])
-        paused, silent = pipeline.execute()
-    found = {bolt.decode() for bolt in paused}
+        pipeline.mget([seat_key(name, spout_seat(task)) for task in tasks])
+        paused, silent, seats = pipeline.execute()
+    at_work = {topology.component_of(task) for task in compress(tasks, seats)}
+    found = {bolt.decode() for bolt in paused}.union(set(spouts) - at_work)
     return frozenset(found.union(compress(spouts, [value is not None for value in silent])))

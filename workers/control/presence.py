@@ -30,6 +30,7 @@ from urllib.parse import quote, unquote
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
 from tiercel.acker.inbox.contract import InboxFigures
+from tiercel.acker.layout import spout_seat
 from tiercel.spark_jobs.topology.graph import Topology, shape_of
 from tiercel.spark_jobs.whereabouts import Whereabouts, of_this_process, unpacked
 from tiercel.workers.control.contract import Attendant, Seat, Unreadable, pack, unpack
@@ -378,7 +379,7 @@ class SpoutSeats:
 
 
 def _seat(task_id: int) -> Seat:
-    return Seat(f"spout-task-{task_id}", LASTS)
+    return Seat(spout_seat(task_id), LASTS)
 
 
 def _presence(said: str) -> Presence:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from tiercel.acker.layout import paused_key, silent_key, topology_prefix
+from tiercel.acker.layout import paused_key, seat_key, silent_key, topology_prefix
 from tiercel.acker.redis.scripts import RedisServer, nothing, script_source
 from tiercel.workers.control.contract import (
     KILL_LASTS,
@@ -195,6 +195,7 @@ class RedisPresences:
 
     def __init__(self, redis_url: str, topology: str) -> None:
         """``redis_url`` may hold a password."""
+        self._topology = topology
         self._prefix = topology_prefix(topology)
         self._server = RedisServer(redis_url, self._prefix)
         names = ("take_seat", "leave_seat", "draw_run")
@@ -245,7 +246,7 @@ class RedisPresences:
 
     def key(self, seat: Seat) -> str:
         """Return the key of a seat."""
-        return f"{self._prefix}present:{seat.name}"
+        return seat_key(self._topology, seat.name)
 
 
 def _number(reply: bytes | None) -> int | None:

@@ -141,8 +141,9 @@ class Windows:
             log.warning(
                 "%s[%d] holds %d tuples and lets no time pass in their windows, as %s can send "
                 "nothing: resume it if it is a paused bolt, and activate the topology if it is "
-                "deactivated; else a spout has no connection to RabbitMQ, or all messages that it "
-                "may hold: raise its prefetch, add spout workers, or make the windows shorter",
+                "deactivated; else a spout has no worker, no connection to RabbitMQ, or all the "
+                "messages that it may hold: raise its prefetch, add spout workers, or make the "
+                "windows shorter",
                 self.copy.component, self._attempt.task, self._order.rows.count,
                 " and ".join(senders), extra={"event": "windows_stand"},
             )  # fmt: skip

@@ -14,7 +14,8 @@ from tiercel.acker.layout import silent_key
 from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.spark.run import _paused
 from tiercel.workers.cli.app import app
-from tiercel.workers.control.redis_control import RedisControl
+from tiercel.workers.control.presence import NEW, SpoutSeats
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.monitoring.exposition import TiercelCollector
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
 
@@ -75,7 +76,7 @@ def test_what_is_no_bolt_cannot_be_paused(play, redis_url, bolt, says):
     assert says in str(result.exception)
 
 
-def test_a_silent_spout_is_among_those_that_send_nothing_for_some_seconds(redis_url):
+def test_spouts_that_are_silent_or_without_a_worker_send_nothing(redis_url):
     builder = TopologyBuilder(unique("silent"))
     builder.set_spout("events", QueueSpout("q", fields="n long"))
     builder.set_spout("others", QueueSpout("p", fields="n long"))
@@ -83,8 +84,12 @@ def test_a_silent_spout_is_among_those_that_send_nothing_for_some_seconds(redis_
     topology = builder.build()
     with (
         closing(RedisControl(redis_url, topology.name)) as control,
+        closing(SpoutSeats(RedisPresences(redis_url, topology.name))) as seats,
         connect(redis_url) as client,
     ):
+        assert _paused(client, topology) == {"events", "others"}, "no worker has a seat"
+        for task in (*topology.task_ids("events"), *topology.task_ids("others")):
+            seats.report("worker", task, NEW)
         assert _paused(client, topology) == frozenset()
         control.note_silent("events")
         control.pause("work")
