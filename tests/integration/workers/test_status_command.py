@@ -22,6 +22,7 @@ from tests.support.proxy import Proxy
 from tests.support.ran import ran
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
+from tiercel.acker.metrics.contract import Window
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.queues.broker import depths
@@ -190,13 +191,17 @@ def test_a_server_that_is_away_or_full_is_named_everywhere(alone):
         status("alone", "--redis", alone.url)
 
 
-def test_a_scrape_tells_in_time_that_a_server_is_silent(alone, amqp_url, monkeypatch):
-    """Prometheus waits ten seconds: to it, a monitor that took longer would be gone."""
-    with closing(Registry(alone.url)) as registry:
-        for each in "abcdefgh":
+def announce(redis_url, names):
+    with closing(Registry(redis_url)) as registry:
+        for each in names:
             builder = TopologyBuilder(each)
             builder.set_spout("lines", QueueSpout(f"{each}-silent"))
             registry.announce(builder.build())
+
+
+def test_a_scrape_tells_in_time_that_a_server_is_silent(alone, amqp_url, monkeypatch):
+    """Prometheus waits ten seconds: to it, a monitor that took longer would be gone."""
+    announce(alone.url, "abcdefgh")
     monkeypatch.setattr(watcher_module, "_PATIENCE", timedelta(seconds=0.5))
     with (
         socket.create_server(("127.0.0.1", 0)) as silence,
@@ -225,6 +230,24 @@ def test_a_scrape_tells_in_time_that_a_server_is_silent(alone, amqp_url, monkeyp
         monkeypatch.setattr(depths, "_PATIENCE_S", 10.0)
         proxy.retarget(amqp_url)
         wait_until(lambda: away() == set())
+
+
+def test_readings_of_many_topologies_wait_once_for_a_silent_redis(alone, monkeypatch):
+    """The monitor reads one after the other: the last page would say nothing for minutes."""
+    announce(alone.url, "abcdefgh")
+    monkeypatch.setattr(watcher_module, "_PATIENCE", timedelta(seconds=0.5))
+    with closing(Watcher(Addresses(redis_urls=(alone.url,)))) as watcher:
+        looks = {each: watcher.look(each, Window.TEN_MINUTES) for each in "abcdefgh"}
+        assert {each.problems.redis for each in looks.values()} == {None}
+        alone.pause()
+        began = time.monotonic()
+        looks = {each: watcher.look(each, Window.TEN_MINUTES) for each in "abcdefgh"}
+        took_s = time.monotonic() - began
+        assert all("does not answer" in look.problems.redis for look in looks.values())
+        assert all(look.overview is not None for look in looks.values()), "the last figures"
+        assert took_s < 6, "one look takes 1.5 s"
+        alone.resume()
+        wait_until(lambda: watcher.look("h", Window.TEN_MINUTES).problems.redis is None)
 
 
 def test_what_there_is_not_is_named(alone):
