@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from tests.support.broker import put, unique, wait_ready
 from tests.support.monitors import chromium, give_token, monitor, rows, visit
-from tests.support.staged import Play, orders, staged, wide
+from tests.support.staged import Part, Play, orders, staged, wide
 from tests.support.waiting import wait_until
 from tiercel import QueueSpout, TopologyBuilder, WorkQueue, declare_queue
 from tiercel.workers.control.redis_control import RedisControl
@@ -57,6 +57,13 @@ SPILT = """
     .filter((text) => text.getBoundingClientRect().right > box.right + 1)
     .map((text) => text.textContent);
 })
+"""
+# True if nothing covers the element's text.
+ON_TOP = """
+(each) => {
+  const box = each.getBoundingClientRect();
+  return document.elementFromPoint(box.x + 20, box.y + box.height / 2) === each;
+}
 """
 
 
@@ -109,6 +116,25 @@ def test_nothing_is_cut_or_pale_at_any_width(url, play, browser, width, dark, py
     assert page.locator(".tiercel-head").bounding_box()["height"] < 64, "one row"
     assert page.get_by_test_id("badge").bounding_box()["y"] < 120, "at first sight"
     page.context.close()
+
+
+@pytest.mark.parametrize("title", ["Bolts", "Bolt tasks"])
+def test_a_long_name_leaves_room_for_the_figures_on_a_phone(url, services, browser, title):
+    name, bolt = unique("long"), "normalise-customer-addresses-and-geocode-them-in-the-south"
+    with staged(services.redis_url, Play(name=name, parts={bolt: Part(source="orders")})):
+        page = browser(f"{url}?topology={name}", width=400)
+        table = page.get_by_test_id(title)
+        first = table.locator("tbody td", has_text=bolt).first
+        expect(first).to_be_visible()
+        table.locator(".q-table__middle").evaluate("each => { each.scrollLeft = 200 }")
+        box, whole = first.bounding_box(), table.bounding_box()
+        assert box["x"] == whole["x"], "it stays while the figures are moved"
+        assert box["width"] < whole["width"] / 2
+        heading = table.get_by_role("columnheader", name="bolt", exact=True)
+        heading.scroll_into_view_if_needed()
+        table.locator(".q-table__middle").evaluate("each => { each.scrollLeft = 200 }")
+        assert heading.evaluate(ON_TOP)
+        page.context.close()
 
 
 @pytest.mark.parametrize("part", ["vue", "nicegui.js", "topology_graph"])
