@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,10 @@ _LOGGERS = (
 
 # OpenTelemetry's logger about a setting of the batches that it cannot parse; it takes the default.
 _SETTINGS_LOGGER = "opentelemetry.sdk.trace.export"
+
+# OpenTelemetry reports a full queue once per twenty seconds at most. Until it is no longer full, a
+# batch that a slow receiver took is not the end.
+_FULL_S = 40.0
 
 _started: list[Tracing] = []
 
@@ -125,6 +130,8 @@ class OneLine:
         # True since the last spans could not be sent.
         self.away = False
         self._reason = ""
+        # Until when the queue counts as full, on the monotonic clock.
+        self._full_until = 0.0
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._swallow)
         logging.getLogger(_SETTINGS_LOGGER).addFilter(_without_traceback)
@@ -140,7 +147,7 @@ class OneLine:
 
             self._reason = str(error)
             result, sent = SpanExportResult.FAILURE, False
-        if sent and self.away:
+        if sent and self.away and time.monotonic() > self._full_until:
             self.away = False
             log.info("traces are sent again", extra={"event": "traces_back"})
         elif not sent:
@@ -168,7 +175,9 @@ class OneLine:
     def _swallow(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
         if message.startswith("Queue full"):
-            self._tell("they come faster than the receiver takes them")
+            self._full_until = time.monotonic() + _FULL_S
+            # The batch that is being sent may have failed already, and be tried again.
+            self._tell(self._reason or "the receiver is too slow for them, or does not answer")
         else:
             self._reason = self._reason or message
         return False

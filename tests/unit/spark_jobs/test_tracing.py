@@ -519,6 +519,39 @@ def test_a_full_queue_drops_spans_and_waits_for_nobody(caplog):
     assert [record.event for record in caplog.records] == ["traces_away"]
 
 
+FULL = logging.makeLogRecord({"msg": "Queue full, dropping Span."})
+
+
+def test_a_slow_receiver_is_one_line_until_the_queue_is_no_longer_full(caplog, monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(process.time, "monotonic", lambda: now_s[0])
+    slow = Away()
+    slow.away = False
+    one = process.OneLine(slow)
+    with caplog.at_level(logging.INFO):
+        for _ in range(9):
+            one._swallow(FULL)
+            now_s[0] += 20
+            one.export([])
+        assert [record.event for record in caplog.records] == ["traces_away"]
+        now_s[0] += 30
+        one.export([])
+    assert [record.event for record in caplog.records] == ["traces_away", "traces_back"]
+
+
+def test_a_queue_that_is_full_while_its_receiver_is_away_tells_why_it_is_away(caplog):
+    class Retrying(Away):
+        def export(self, spans):
+            one._swallow(logging.makeLogRecord({"msg": "Transient error refused, retrying in 1s."}))
+            one._swallow(FULL)
+            return SpanExportResult.FAILURE
+
+    one = process.OneLine(Retrying())
+    one.export([])
+    [record] = caplog.records
+    assert "Transient error refused" in record.getMessage()
+
+
 def test_a_receiver_that_is_away_holds_up_no_end_of_a_run(caplog):
     class Hanging(Away):
         def export(self, spans):
