@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
@@ -65,6 +66,18 @@ ON_TOP = """
   return document.elementFromPoint(box.x + 20, box.y + box.height / 2) === each;
 }
 """
+# The newest time of a chart, and the time of the figures, in seconds of the day.
+CLOCKS = """
+() => {
+  const seconds = (text) => {
+    const last = text.match(/\\d\\d:\\d\\d:\\d\\d/g).at(-1);
+    const [hours, minutes, rest] = last.split(':').map(Number);
+    return hours * 3600 + minutes * 60 + rest;
+  };
+  const found = (selector) => document.querySelector(selector).textContent;
+  return [seconds(found('.tiercel-chart svg')), seconds(found('.tiercel-first .tiercel-faint'))];
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +129,20 @@ def test_nothing_is_cut_or_pale_at_any_width(url, play, browser, width, dark, py
     assert page.locator(".tiercel-head").bounding_box()["height"] < 64, "one row"
     assert page.get_by_test_id("badge").bounding_box()["y"] < 120, "at first sight"
     page.context.close()
+
+
+def test_charts_and_texts_have_the_same_clock_in_a_browser_of_another_time_zone(
+    url, services, browser
+):
+    name = unique("zone")
+    with staged(services.redis_url, Play(name=name)):
+        page = browser(f"{url}?topology={name}", zone="Asia/Kolkata")
+        chart = page.get_by_test_id("throughput").locator("svg")
+        expect(chart.get_by_text(re.compile(r"\d\d:\d\d:\d\d")).first).to_be_visible()
+        drawn, said = page.evaluate(CLOCKS)
+        distance = timedelta(seconds=abs(drawn - said))
+        assert min(distance, timedelta(days=1) - distance) < timedelta(minutes=5)
+        page.context.close()
 
 
 @pytest.mark.parametrize("title", ["Bolts", "Bolt tasks"])

@@ -80,8 +80,8 @@ def rss_mib(pid):
 
 @contextmanager
 def chromium(*arguments):
-    """``open_page(url, width=…, dark=…)``; complaints of the pages and foreign requests fail the
-    test.
+    """``open_page(url, width=…, dark=…, zone=…)``; complaints of the pages and foreign requests
+    fail the test.
 
     So does anything that the page's content security policy forbids, which our own page never does.
     A test that provokes such events finds them in ``open_page.wrong``.
@@ -97,8 +97,9 @@ def chromium(*arguments):
         )
         wrong = []
 
-        def open_page(url, width=1280, *, dark=False):
+        def open_page(url, width=1280, *, dark=False, zone=None):
             context = browser.new_context(
+                timezone_id=zone,
                 viewport={"width": width, "height": 900},
                 color_scheme="dark" if dark else "light",
                 is_mobile=width < 600,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -293,12 +293,13 @@ class LineChart(ui.element, component="look/line_chart.js"):
     def __init__(self, kind: ChartKind) -> None:
         super().__init__()
         self._kind = kind
-        self._props.update(caption=kind.caption, unit=kind.unit, times=[], lines=[])
+        self._props.update(caption=kind.caption, unit=kind.unit, times=[], lines=[], ahead=0)
         self.props(f'data-testid="{kind.key}"')
 
     def show(self, samples: Sequence[Sample]) -> None:
-        """Draw these samples."""
-        self._props.update(chart_of(self._kind, samples))
+        """Draw these samples, with the times of this machine's zone."""
+        offset = datetime.now().astimezone().utcoffset() or timedelta()
+        self._props.update(chart_of(self._kind, samples), ahead=offset // timedelta(milliseconds=1))
         self.update()
 
 

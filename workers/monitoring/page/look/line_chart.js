@@ -12,7 +12,7 @@ function highest(value) {
 }
 
 export default {
-  props: { caption: String, unit: String, times: Array, lines: Array },
+  props: { caption: String, unit: String, times: Array, lines: Array, ahead: Number },
   data: () => ({ width: 320, height: HEIGHT, at: null }),
   template: `
     <figure class="tiercel-chart">
@@ -101,6 +101,7 @@ export default {
         ? Math.round(value).toLocaleString("en") : value.toFixed(1);
       return this.unit ? `${number} ${this.unit}` : number;
     },
-    clock(time) { return new Date(time).toLocaleTimeString("en-GB"); },
+    // In the monitor's time zone, as all other times of the page.
+    clock(time) { return new Date(time + this.ahead).toLocaleTimeString("en-GB", { timeZone: "UTC" }); },
   },
 };
