@@ -101,6 +101,9 @@ class RowsToMessages:
         for batch in batches:
             names = [name for name in batch.schema.names if name not in _OF_ARRIVAL]
             columns = {name: batch.column(name).to_pylist() for name in names}
+            if _HEADERS in columns:
+                type_ = batch.column(_HEADERS).type
+                columns[_HEADERS] = [_with_dicts(each, type_) for each in columns[_HEADERS]]
             for at in range(batch.num_rows):
                 yield self._message(columns, at, identity(row), row)
                 row += 1
@@ -109,9 +112,6 @@ class RowsToMessages:
         self, columns: dict[str, list[Any]], at: int, name: str, row: int
     ) -> OutgoingMessage:
         values = {each: columns[each][at] for each in self._properties}
-        headers = values.get(_HEADERS)
-        if headers is not None:
-            values[_HEADERS] = dict(headers)
         exchange = columns[_EXCHANGE][at] if self._exchange is None else self._exchange
         routing_key = columns[_ROUTING_KEY][at] if self._routing_key is None else self._routing_key
         body = columns[BODY][at]
@@ -136,6 +136,17 @@ class RowsToMessages:
             properties=properties,
             mandatory=self._mandatory,
         )
+
+
+def _with_dicts(value: Any, type_: pa.DataType) -> Any:
+    """Return a value with a dictionary for each map in it; Arrow gives a map as a list of pairs."""
+    if value is None or not pa.types.is_nested(type_):
+        return value
+    if pa.types.is_map(type_):
+        return {key: _with_dicts(each, type_.item_type) for key, each in value}
+    if pa.types.is_struct(type_):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in type_}
+    return [_with_dicts(each, type_.value_type) for each in value]
 
 
 def _check_types(schema: StructType, options: SinkOptions) -> None:

@@ -92,6 +92,17 @@ def test_properties_are_columns_by_their_names():
     assert one.properties.type is None
 
 
+def test_maps_inside_headers_are_tables():
+    inner = pa.map_(pa.string(), pa.int64())
+    within = pa.struct([("deep", inner), ("list", pa.list_(inner))])
+    types = pa.schema({"body": pa.string(), "headers": pa.map_(pa.string(), within)})
+    given = {"deep": [("k", 1)], "list": [[("n", 2)], [], None]}
+    [one] = messages([{"body": "x", "headers": [("a", given)]}], types, queue="orders")
+    assert dict(one.properties.headers) == {
+        "a": {"deep": {"k": 1}, "list": [{"n": 2}, {}, None]},
+    }
+
+
 def test_what_tells_of_an_arrival_is_passed_over():
     """A query may therefore write the rows that it read."""
     row = {"body": "a", "queue": "old", "delivery_count": 3, "redelivered": True, "delivery": "x"}
