@@ -185,7 +185,8 @@ class _RowWriter:
         """Raises OptionError."""
         if overwrite:
             raise OptionError(
-                'a queue cannot be overwritten: write with mode("append"), or outputMode'
+                'a queue cannot be overwritten: write with mode("append") or outputMode("append"), '
+                "and in foreachBatch what another output mode yields"
             )
         self._options = options
         self._rows = RowsToMessages(options, schema)

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tiercel.frames.errors import OptionError, RowError
 from tiercel.frames.options import SinkOptions
-from tiercel.frames.writers import RowsToMessages
+from tiercel.frames.writers import RabbitMQStreamWriter, RowsToMessages
 
 TEXTS = pa.map_(pa.string(), pa.string())
 
@@ -161,3 +161,10 @@ def test_a_column_of_another_type_is_refused_before_anything_is_sent(row, said):
 def test_a_column_that_an_option_goes_before_may_be_of_any_type():
     [one] = messages([{"body": "a", "routing_key": 5}], queue="orders")
     assert one.routing_key == "orders"
+
+
+def test_a_stream_that_is_no_append_is_told_where_to_write():
+    options = SinkOptions.read({"url": "amqp://localhost", "queue": "q"})
+    schema = from_arrow_schema(pa.schema({"body": pa.string()}))
+    with pytest.raises(OptionError, match=r'outputMode\("append"\), and in foreachBatch'):
+        RabbitMQStreamWriter(options, schema, overwrite=True)
