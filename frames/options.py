@@ -155,6 +155,12 @@ class _Given:
     def __init__(self, options: Mapping[str, str], known: Iterable[str], verb: str) -> None:
         lower = {name.lower(): value for name, value in options.items()}
         self._options = {name: value for name, value in lower.items() if name not in _SPARKS}
+        if "provider" in self._options:
+            # The catalog's own property. Later Spark would read the table without its options.
+            raise OptionError(
+                "rabbitmq is no table, because Spark keeps no options for one: write CREATE "
+                "TEMPORARY VIEW … USING rabbitmq OPTIONS (…) to read a queue in SQL"
+            )
         spelled = {name.lower(): name for name in known}
         for name in self._options:
             if name not in spelled:

@@ -67,6 +67,7 @@ def test_a_list_of_queues_that_is_none_is_refused(text):
     ("options", "said"),
     [
         ({"queu": "orders"}, "no option 'queu' to read rabbitmq with; the options are url, queue"),
+        ({"provider": "rabbitmq", "owner": "me"}, "is no table, .* CREATE TEMPORARY VIEW … USING"),
         ({"url": ""}, r'needs option\("url", …\), such as amqp://'),
         ({"queue": ""}, r'needs option\("queue"'),
         ({"url": "http://x"}, "url: the AMQP URL begins with 'http'"),
