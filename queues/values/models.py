@@ -16,7 +16,8 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -116,6 +117,10 @@ def _columns(model: type[Any], around: tuple[Any, ...] = ()) -> dict[str, _Colum
     """Return the columns of a model inside other models."""
     around = (*around, model)
     if _is_pydantic(model):
+        # A class that another one names may be defined after it: pydantic looks for it only at the
+        # first body, and the field would be text until then.
+        with _annotations_of(model):
+            model.model_rebuild()
         found = {
             name: _column(info.annotation, tuple(info.metadata), around)
             for name, info in model.model_fields.items()
@@ -129,8 +134,20 @@ def _columns(model: type[Any], around: tuple[Any, ...] = ()) -> dict[str, _Colum
     return found
 
 
+@contextmanager
+def _annotations_of(model: type[Any]) -> Iterator[None]:
+    try:
+        yield
+    except NameError as error:
+        raise SchemaError(
+            f"an annotation of {model.__name__} names {error.name!r}, which is not defined: import "
+            "it in the module of the model, and not under `if TYPE_CHECKING`"
+        ) from error
+
+
 def _columns_of_dataclass(model: type[Any], around: tuple[Any, ...]) -> dict[str, _Column]:
-    hints = typing.get_type_hints(model, include_extras=True)
+    with _annotations_of(model):
+        hints = typing.get_type_hints(model, include_extras=True)
     found = {}
     for field in dataclasses.fields(model):
         if not field.init:

@@ -186,6 +186,35 @@ def test_what_is_no_model_is_refused_where_it_is_written(model: Any, said: str):
         fields_of(model)
 
 
+class Basket(pydantic.BaseModel):
+    lines: list[Line]
+
+
+class Line(pydantic.BaseModel):
+    sku: str
+
+
+def test_a_class_that_is_defined_after_the_model_that_names_it_is_a_struct():
+    assert fields_of(Basket) == "`lines` array<struct<`sku` string>>"
+    assert model_decoder(Basket)(b'{"lines": [{"sku": "tea"}]}') == [[{"sku": "tea"}]]
+
+
+@dataclass
+class TypesOnly:
+    amount: Money  # type: ignore[name-defined]  # noqa: F821
+
+
+class TypesOnlyToo(pydantic.BaseModel):
+    amount: Money  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("model", [TypesOnly, TypesOnlyToo])
+def test_an_annotation_that_names_nothing_is_refused_where_the_model_is_used(model: Any):
+    name = model.__name__
+    with pytest.raises(SchemaError, match=f"annotation of {name} names 'Money', which is not def"):
+        fields_of(model)
+
+
 def test_every_flat_type_has_a_column():
     @dataclass
     class Flat:
