@@ -6,8 +6,9 @@ Their anchors are recorded beside them, and so are the numbers of an emission's 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any
@@ -409,7 +410,10 @@ def _kept(value: Any, column: pa.DataType) -> Any:
         return value
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
-    if isinstance(value, (list, tuple)) and pa.types.is_list(column):
+    # Each receiver encodes the values: an iterator would be empty for the second one.
+    if pa.types.is_list(column) and isinstance(
+        value, (list, tuple, Iterator, KeysView, ValuesView)
+    ):
         inner = column.value_type
         return [_kept(one, inner) for one in value] if _may_change(inner) else list(value)
     if pa.types.is_struct(column) and (members := members_in(value, column.names)) is not None:
@@ -417,7 +421,10 @@ def _kept(value: Any, column: pa.DataType) -> Any:
         return {
             name: _kept(one, types[name]) if name in types else one for name, one in members.items()
         }
-    return copy.copy(value)
+    with suppress(Exception):
+        return copy.copy(value)
+    # It fits no column, and the check of its type names the field.
+    return value
 
 
 def copy_numbers(chosen: Sequence[TaskOutput]) -> list[int]:

@@ -284,11 +284,11 @@ class TaskCollector:
         """Return a snapshot of the values, and their receivers: only ``receiver`` if given."""
         outputs = self._outputs
         output_stream = outputs.streams[stream] if receiver else outputs.for_emit(stream, values)
+        kept = output_stream.keep(values)
         try:
-            output_stream.schema.check(values)
+            output_stream.schema.check(kept)
         except SchemaError as error:
             raise self._bad_values(stream, error) from error
-        kept = output_stream.keep(values)
         size = output_stream.size(kept) if receiver or output_stream.subscribers else 0
         if size > outputs.limit:
             raise OutputLimitError.of(self.component, outputs.limit)

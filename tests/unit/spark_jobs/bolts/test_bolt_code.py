@@ -157,6 +157,21 @@ def test_a_cleanup_that_raises_does_no_harm(raises: Any, reason: str) -> None:
     assert pump.failed == dict.fromkeys(roots, f"bolt: flush: {reason}")
 
 
+class EmitsLock(BasicBolt):
+    output_fields = "content binary"
+
+    def execute(self, tup, collector):
+        collector.emit([threading.Lock() if tup[0] == "bad" else b""])
+
+
+def test_a_value_that_cannot_be_copied_fails_its_tuple_with_the_name_of_the_field() -> None:
+    pump = Pump(topology(EmitsLock(), then=Calling(lambda: None, step="never")))
+    good, bad = pump.feed(["good"], ["bad"])
+    pump.run()
+    assert pump.acked == [good]
+    assert "field 'content' is a binary, the value is the lock" in pump.failed[bad]
+
+
 class Lazy:
     def __repr__(self) -> str:
         raise RuntimeError("not bound to a session")

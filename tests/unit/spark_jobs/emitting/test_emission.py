@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from operator import xor
 
@@ -110,6 +111,21 @@ def test_a_list_that_the_spout_uses_again_is_not_the_tuple() -> None:
     made.emit(values, 77, "default")
     values[0] = "b"
     assert chunks_of(made.take())[0].values.to_pydict()["word"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda: map(int, "12"), lambda: (n for n in (1, 2)), {1: "a", 2: "b"}.keys],
+    ids=["a map", "a generator", "keys"],
+)
+def test_each_receiver_of_an_iterator_gets_all_of_its_values(made: Callable) -> None:
+    builder = TopologyBuilder("emission")
+    builder.set_spout("source", Source("flat array<long>, nested array<array<long>>"))
+    builder.set_bolt("everywhere", Pass(), parallelism=3).all_grouping("source")
+    spout = SpoutEmitter(builder.build(), "source", 1)
+    spout.emit([made(), [made()]], 77, "default")
+    columns = {"flat": [[1, 2]], "nested": [[[1, 2]]]}
+    assert [chunk.values.to_pydict() for chunk in chunks_of(spout.take())] == [columns] * 3
 
 
 class ByLength:
