@@ -119,17 +119,23 @@ def verdict_of(error: object, where: str = "") -> Reject | RetryLater | None:
     return error if isinstance(error, Reject) and not where else None
 
 
-def failing_for(reason: BaseException | str) -> Failing:
-    """Return the failure of a tuple that the bolt fails for this reason, which may be empty."""
-    text = reason_given(reason) if reason else ""
-    return text or "failed by the bolt", verdict_of(reason)
-
-
 class RetriedErrors(Protocol):
     """The errors after which a bolt's task retries a tuple: its ``Retry``."""
 
     def takes(self, error: BaseException) -> bool:
         """Return True if a tuple is retried after this error."""
+
+
+def failing_for(
+    reason: BaseException | type[BaseException] | str, retry: RetriedErrors | None
+) -> Failing:
+    """Return the failure of a tuple that the bolt fails for this reason, which may be empty, or an
+    exception class, of which an exception is made as ``raise`` does.
+    """
+    if isinstance(reason, type) and issubclass(reason, BaseException):
+        reason = reason()
+    text = reason_given(reason) if reason else ""
+    return text or "failed by the bolt", verdict_of(reason) or again_after(reason, retry)
 
 
 def again_after(error: BaseException | str, retry: RetriedErrors | None) -> TryAgain | None:

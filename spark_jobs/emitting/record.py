@@ -336,8 +336,7 @@ class Record:
 
     def failing(self, reason: BaseException | str) -> Failing:
         """Return the failure of a tuple for the bolt's reason, which may be empty."""
-        text, verdict = failing_for(reason)
-        return text, verdict or again_after(reason, self.retry)
+        return failing_for(reason, self.retry)
 
     def report(self, message: str) -> bool:
         """Show an error to the topology's operators; False if this step has shown enough."""

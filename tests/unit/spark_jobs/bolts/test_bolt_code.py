@@ -334,6 +334,7 @@ class Failing(Bolt):
         (None, "failed by the bolt"),
         ("\n", "failed by the bolt"),
         (404, "404"),
+        (TimeoutError, "TimeoutError"),
     ],
     ids=[
         "an error",
@@ -344,6 +345,7 @@ class Failing(Bolt):
         "None",
         "an empty line",
         "a number",
+        "a class",
     ],
 )
 def test_a_bolt_may_give_any_reason_and_one_line_of_it_is_kept(given: Any, reason: str) -> None:

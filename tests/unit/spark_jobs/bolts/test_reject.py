@@ -108,6 +108,20 @@ def test_the_message_of_that_tuple_is_rejected_and_no_other(bolt):
         assert cluster.tracebacks() == []
 
 
+class GivesTheClass(Bolt):
+    def execute(self, tup, collector):
+        collector.fail(tup, Reject)
+
+
+def test_the_class_as_a_reason_rejects_as_raising_it_does():
+    feeder = FeederSpout("word string")
+    with LocalCluster(topology(feeder, GivesTheClass())) as cluster:
+        feeder.feed(["bad"], 0)
+        cluster.run_until_idle()
+        assert cluster.rejected("words") == [0]
+        assert cluster.fail_reasons("words") == ["bolt[2]: Reject"]
+
+
 def test_flush_has_no_tuple_and_what_it_raises_is_a_failure_like_any_other():
     feeder = FeederSpout("word string")
     with LocalCluster(topology(feeder, RaisesInFlush())) as cluster:
