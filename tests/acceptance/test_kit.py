@@ -25,11 +25,13 @@ def shout(word, mood):
 
 TESTS = """
 import threading
+import time
+from datetime import UTC, datetime, timedelta
 
 import helpers
 import pytest
 from helpers import Mood
-from tiercel import BasicBolt, Bolt, TopologyBuilder
+from tiercel import BasicBolt, Bolt, TopologyBuilder, WindowedBolt, tumbling
 from tiercel.testing import FeederSpout, complete_topology
 
 ENDING = "!"
@@ -108,6 +110,30 @@ def test_a_bolt_that_cannot_travel_is_named():
     said = "^bolt 'more' cannot travel to Spark, because of .*'mood': .*_thread.lock.*prepare"
     with pytest.raises(Exception, match=said):
         complete_topology(topology(Connected())[0], {"words": [["a"]]}, engine="spark")
+
+
+class Number(WindowedBolt):
+    window = tumbling(timedelta(minutes=1))
+    timestamp_field = "at"
+    idle = timedelta(seconds=2)
+    output_fields = "number long"
+
+    def execute(self, window, collector):
+        collector.emit([len(window)])
+
+
+def test_a_window_closes_when_its_source_is_idle(local_cluster):
+    feeder = FeederSpout(fields="at timestamp")
+    builder = TopologyBuilder("numbers")
+    builder.set_spout("times", feeder)
+    builder.set_bolt("number", Number()).shuffle_grouping("times")
+    cluster = local_cluster(builder.build())
+    feeder.feed([datetime(2026, 1, 1, tzinfo=UTC)], 0)
+    until = time.monotonic() + 90
+    while not cluster.acked("times") and time.monotonic() < until:
+        cluster.run_until_idle()
+        time.sleep(0.5)
+    assert cluster.read_tuples("number") == [[1]]
 """
 
 
@@ -143,7 +169,7 @@ def test_bolts_work_on_spark_wherever_pytest_found_them(tmp_path, mode):
     )
     done = run_pytest(tmp_path, "--tiercel-engine=spark", f"--import-mode={mode}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 MISSING = """

@@ -233,9 +233,12 @@ class WatchedRun(Run):
 
     @contextmanager
     def opened(self) -> Iterator[Around]:
-        """As ``Run.opened``, without ticks: the kit appends them to the inboxes."""
+        """As ``Run.opened``, without ticks: the kit appends them to the inboxes.
+
+        Nothing is read of what stands still: the kit's spouts have no seats in Redis.
+        """
         with super().opened() as around:
-            yield replace(around, ticks={})
+            yield replace(around, ticks={}, read_paused=frozenset)
 
     def __reduce__(self) -> tuple[Callable[..., WatchedRun], tuple[Imports, Mapping[str, Any]]]:
         """Pickle the imports first: only after them can the test's modules be unpickled."""
