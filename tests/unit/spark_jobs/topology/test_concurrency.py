@@ -53,7 +53,7 @@ MUST = "it must be a whole number, at least 1"
     ("bolt", "config", "said"),
     [
         (NotAsync(), {}, "execute of an AsyncBolt must be async: write `async def execute`"),
-        (Generating(), {}, "execute is an async generator and would never run"),
+        (Generating(), {}, "would never run: write it with collector.emit in place"),
         (Waiting(), {}, "execute is async and would never run: write a plain method, or derive"),
         (Quiet(), {"concurrency": 0}, f"has concurrency 0: {MUST}"),
         (Quiet(), {"concurrency": "many"}, f"has concurrency 'many': {MUST}"),
