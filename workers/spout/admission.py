@@ -36,6 +36,9 @@ LARGEST_BOUND = 200_000
 # that pull from a line when free need fewer tuples than tasks whose tuples are dealt to inboxes.
 _SHORT_S, _SHORT_PER_BOLT_S, _LONG_S = 0.17, 0.07, 2.0
 _FEW, _FEW_DEALT = 17, 256
+# The target is twice as long between these two rates: on a busy machine the fixed costs of a quick
+# step take a tenth of a second, and steps of few tuples consist of little else.
+_QUICK_S, _QUICK_FROM, _QUICK_TO = 0.34, 2_000.0, 12_000.0
 # Tuples per task that keep most tasks busy, where they are dealt.
 _DEALT = 2.5
 # Headroom over the base latency: it lets the bound grow until tuples queue.
@@ -226,6 +229,7 @@ class Admission:
         self._enough_s = self._timeout_s * (0.3 if shape.dealt else 0.6)
         self._short_s = min(max(_SHORT_S, _SHORT_PER_BOLT_S * shape.depth), self._timeout_s / 6)
         self._long_s = max(self._short_s, min(_LONG_S, self._timeout_s / 6))
+        self._quick_s = min(_QUICK_S, self._timeout_s / 6)
 
     def reached(self, now: float) -> None:
         """Note that the bound held back a tuple."""
@@ -353,7 +357,8 @@ class Admission:
         self._rounds.append((self._done, now - self._began))
         self._begin_round(now)
         rate = self._rate()
-        target_s = max(self._short_s, min(self._long_s, self._few / rate))
+        quick_s = self._quick_s * min(1.0, rate / _QUICK_FROM, _QUICK_TO / rate)
+        target_s = max(self._short_s, quick_s, min(self._long_s, self._few / rate))
         self._follow_base(latency_s, target_s, now)
         self._draining -= 1
         if self._draining >= 0:
