@@ -113,7 +113,7 @@ def test_a_bolt_that_cannot_travel_is_named():
 
 
 class Number(WindowedBolt):
-    window = tumbling(timedelta(minutes=1))
+    window = tumbling(timedelta(seconds=1))
     timestamp_field = "at"
     idle = timedelta(seconds=2)
     output_fields = "number long"
