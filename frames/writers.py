@@ -139,7 +139,10 @@ class RowsToMessages:
 
 
 def _with_dicts(value: Any, type_: pa.DataType) -> Any:
-    """Return a value with a dictionary for each map in it; Arrow gives a map as a list of pairs."""
+    """Return a value with a dictionary for each map in it; Arrow gives a map as a list of pairs.
+
+    From Arrow 20 on, ``to_pylist`` can do this itself.
+    """
     if value is None or not pa.types.is_nested(type_):
         return value
     if pa.types.is_map(type_):
@@ -186,7 +189,7 @@ class _RowWriter:
         if overwrite:
             raise OptionError(
                 'a queue cannot be overwritten: write with mode("append") or outputMode("append"), '
-                "and in foreachBatch what another output mode yields"
+                "and in foreachBatch the rows of another output mode"
             )
         self._options = options
         self._rows = RowsToMessages(options, schema)

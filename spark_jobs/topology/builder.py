@@ -440,12 +440,12 @@ def _own_names(kind: type) -> Iterable[str]:
 def _check_kind(id_: str, bolt: AnyBolt, method: Callable[..., object], name: str) -> None:
     what = lazy_kind(method)
     if what and not (isinstance(bolt, AsyncBolt) and what == "async"):
-        remedy = {
-            "async": "write a plain method, or derive the bolt from AsyncBolt",
-            "a generator": "write a plain method, with collector.emit in place of yield",
-            "an async generator": "write it with collector.emit in place of yield",
-        }[what]
-        raise TopologyError(f"bolt {id_!r}: {name} is {what} and would never run: {remedy}")
+        raise TopologyError(
+            f"bolt {id_!r}: {name} is {what} and would never run: write "
+            + ("an async" if isinstance(bolt, AsyncBolt) else "a plain")
+            + " method, "
+            + ("or derive the bolt from AsyncBolt" if what == "async" else "with emit, not yield")
+        )
 
 
 def _check_arguments(subject: str, method: Callable[..., object], wanted: tuple[str, ...]) -> None:

@@ -130,7 +130,7 @@ class OneLine:
         # True since the last spans could not be sent.
         self.away = False
         self._reason = ""
-        # Until when the queue counts as full, on the monotonic clock.
+        # The time until which the queue counts as full, on the monotonic clock.
         self._full_until = 0.0
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._swallow)

@@ -314,7 +314,7 @@ class Trees:
         """
         if self._redis_away and attendance is not Attendance.REDIS_AWAY:
             self.pending.hold(now, 0.0)
-            self._keep([root for root, _ in self.pending.items()])
+            self._keep()
         self._redis_away = attendance is Attendance.REDIS_AWAY
         blame = attendance is Attendance.DRIVER
         expired = self.pending.expire(now)
@@ -348,13 +348,13 @@ class Trees:
         if not (self.held and held) or now >= self._renew_at:
             # The ledger keeps entries only for a few message timeouts.
             self._renew_at = now + self._renew_s
-            self._keep([root for root, _ in self.pending.items()])
+            self._keep()
         self.held, self.paused = held, paused
         self._held_until = now
 
-    def _keep(self, roots: Sequence[int]) -> None:
+    def _keep(self) -> None:
         try:
-            self._ledger.reset_timeout(roots)
+            self._ledger.reset_timeout([root for root, _ in self.pending.items()])
         except RedisUnavailableError as error:
             self._renew_at = float("-inf")
             log.debug("entries were not renewed: %s", error, extra={"event": "redis_away"})

@@ -235,7 +235,7 @@ class WatchedRun(Run):
     def opened(self) -> Iterator[Around]:
         """As ``Run.opened``, without ticks: the kit appends them to the inboxes.
 
-        Nothing is read of what stands still: the kit's spouts have no seats in Redis.
+        It does not read which components send nothing: the kit's spouts have no seats in Redis.
         """
         with super().opened() as around:
             yield replace(around, ticks={}, read_paused=frozenset)

@@ -53,7 +53,11 @@ MUST = "it must be a whole number, at least 1"
     ("bolt", "config", "said"),
     [
         (NotAsync(), {}, "execute of an AsyncBolt must be async: write `async def execute`"),
-        (Generating(), {}, "would never run: write it with collector.emit in place"),
+        (
+            Generating(),
+            {},
+            "execute is an async generator and would never run: write an async method, with emit",
+        ),
         (Waiting(), {}, "execute is async and would never run: write a plain method, or derive"),
         (Quiet(), {"concurrency": 0}, f"has concurrency 0: {MUST}"),
         (Quiet(), {"concurrency": "many"}, f"has concurrency 'many': {MUST}"),
