@@ -5,6 +5,8 @@ Each part of a process that waits for the server reports its failed calls and it
 The first report of an outage is logged, with what the process waits for; the end is logged when no
 part waits any more. Imports no driver of a server: bolts, spout workers and the monitor use it for
 Redis too.
+
+``Spared`` is for a reader of many topologies, which waits once for a server that is away.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 log = logging.getLogger(__name__)
@@ -118,3 +121,31 @@ class Outage:
 
 
 REDIS = Outage("Redis")
+
+
+class Spared:
+    """A server that is read for many topologies, one after the other, and that is left alone while
+    it is away: otherwise each topology would wait for it. Not thread-safe.
+    """
+
+    def __init__(self, away: type[Exception]) -> None:
+        """``away`` is the error of a read while the server is away."""
+        self._kind = away
+        # The last such error, and the time until which the next reads raise it.
+        self._error = ""
+        self._until = 0.0
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Read the server in the block, unless it is away: then it is left alone for as long as it
+        made the last read wait. Raises that error.
+        """
+        began = time.monotonic()
+        if began < self._until:
+            raise self._kind(self._error)
+        try:
+            yield
+        except self._kind as error:
+            ended = time.monotonic()
+            self._error, self._until = str(error), ended + (ended - began)
+            raise

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.connection import answered, connect, translated
 from tiercel.queues.broker.management import ManagementSilentError, managed, read_alarms
 from tiercel.queues.errors import BrokerUnavailableError, QueueMissingError, QueuesError
+from tiercel.queues.outage import Spared
 from tiercel.queues.retry import dead_letter_queue
 
 # Seconds between updates of RabbitMQ's statistics, by default.
@@ -62,9 +63,7 @@ class DepthReader:
         self._management_url = management_url
         # Opened at the first look, and again after it broke.
         self._connection: Any = None
-        # The last error of a look at a server that was away, and until when the next looks get it.
-        self._away = ""
-        self._away_until = 0.0
+        self._broker = Spared(BrokerUnavailableError)
         self._silent_until = 0.0
         # Why the figures of the management interface are missing, in one line; empty: they are not.
         self.management_problem = ""
@@ -80,7 +79,7 @@ class DepthReader:
         if not names:
             return []
         address = Address.parse(self._amqp_url)
-        with self._patient():
+        with self._broker.read():
             found = self._looked(address, names)
         return self._with_more(address, found)
 
@@ -92,7 +91,7 @@ class DepthReader:
                 self._connection.process_data_events(0)
                 return
             self.close()
-        with self._patient():
+        with self._broker.read():
             self._connect(address)
 
     def alarms(self) -> list[str]:
@@ -116,21 +115,6 @@ class DepthReader:
         if connection is not None and connection.is_open:
             with suppress(AMQPError):  # broken while closing: there is nothing left to close
                 connection.close()
-
-    @contextmanager
-    def _patient(self) -> Iterator[None]:
-        """Leave a server that is away alone for as long as it made this look wait: otherwise each
-        topology would wait for it.
-        """
-        began = time.monotonic()
-        if began < self._away_until:
-            raise BrokerUnavailableError(self._away)
-        try:
-            yield
-        except BrokerUnavailableError as error:
-            ended = time.monotonic()
-            self._away, self._away_until = str(error), ended + (ended - began)
-            raise
 
     def _looked(self, address: Address, names: Sequence[str]) -> list[QueueDepth]:
         if self._connection is not None and self._connection.is_open:

@@ -34,6 +34,7 @@ from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import DepthReader, QueueDepth, require
 from tiercel.queues.errors import AddressError, QueuesError
+from tiercel.queues.outage import Spared
 from tiercel.queues.publishing import dead_letters
 from tiercel.queues.publishing.dead_letters import DeadLetter
 from tiercel.spark_jobs.logs.formatters import redact
@@ -97,9 +98,7 @@ class Watcher:
         self._depths: dict[str, tuple[QueueDepth, ...]] = {}
         self._memories: dict[str, HealthMemory] = {}
         self._depth_reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
-        # The last error of a Redis that was away, and until when the next readings get it.
-        self._away = ""
-        self._away_until = 0.0
+        self._redis = Spared(RedisUnavailableError)
 
     def look(self, name: str | None, window: Window) -> Look:
         """Read a topology, by default one that runs; returns within the clients' timeouts."""
@@ -185,26 +184,15 @@ class Watcher:
 
     def _refresh(self) -> str | None:
         """Read the list of topologies; return the problem if Redis does not answer."""
-        began = time.monotonic()
-        if began < self._away_until:
-            return self._away
         try:
-            self._known = self._registry.topologies()
+            with self._redis.read():
+                self._known = self._registry.topologies()
         except AckerError as error:
-            return self._leave_alone(error, began)
+            return redact(str(error))
         return None
-
-    def _leave_alone(self, error: AckerError, began: float) -> str:
-        """Return the problem, and leave Redis alone for as long as it made this reading wait:
-        otherwise each topology would wait for it.
-        """
-        ended = time.monotonic()
-        self._away, self._away_until = redact(str(error)), ended + (ended - began)
-        return self._away
 
     def _read(self, name: str, window: Window) -> tuple[str | None, bool]:
         """Read a topology; return the problem, and True if only this topology has it."""
-        began = time.monotonic()
         note = self._known[name]
         reader = self._readers.get(name)
         if reader is None or reader.note != note:
@@ -212,9 +200,10 @@ class Watcher:
                 reader.close()
             reader = self._readers[name] = TopologyReader(self._addresses.redis_urls, note)
         try:
-            self._last[name, window] = reader.read(window)
+            with self._redis.read():
+                self._last[name, window] = reader.read(window)
         except RedisUnavailableError as error:
-            return self._leave_alone(error, began), False
+            return redact(str(error)), False
         except (AckerError, ValueError, TypeError, LookupError) as error:
             # Another version or a stranger wrote it: the other topologies must still be shown.
             said = (
