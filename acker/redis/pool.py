@@ -22,10 +22,12 @@ from __future__ import annotations
 import enum
 import re
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -208,6 +210,8 @@ def _malformed(form: Form) -> RedisRefusedError:
 class Pool(redis.ConnectionPool):
     """Connections to one server. Thread-safe, and safe to make before a fork."""
 
+    _end: weakref.finalize[..., Pool] | None = None
+
     def __init__(self, *, max_connections: int | None = None, **options: Any) -> None:
         """``max_connections``: that of the URL; by default there is no limit.
 
@@ -260,6 +264,12 @@ class Pool(redis.ConnectionPool):
         # socket and four records for an observer.
         self._idle: deque[Any] = deque()
         super().reset()
+        # A client that was never closed: left to the garbage collector, its sockets would warn if
+        # they were finalized before their connections. At exit the system closes them.
+        if self._end is not None:
+            self._end.detach()
+        self._end = weakref.finalize(self, _hang_up, self._idle, self._available_connections)
+        self._end.atexit = False
 
     def _taken(self) -> Any:
         """Return an idle connection, or a new one if there is none."""
@@ -268,6 +278,11 @@ class Pool(redis.ConnectionPool):
             return self._idle.pop()
         except IndexError:
             return self.make_connection()
+
+
+def _hang_up(*idle: Iterable[Any]) -> None:
+    for connection in chain(*idle):
+        connection.disconnect()
 
 
 def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:

@@ -1,5 +1,6 @@
 """The clients of one process share their connections, which are closed with the last client."""
 
+import gc
 from contextlib import closing
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ from tests.support.waiting import wait_until
 from tiercel import RedisRefusedError
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.scripts import RedisServer
 
 
 def test_the_last_client_closes_what_all_of_them_shared(redis):
@@ -35,6 +37,19 @@ def test_the_last_client_closes_what_all_of_them_shared(redis):
     second.close()
     wait_until(lambda: connections() == alone)
     observer.close()
+
+
+def test_a_client_that_was_never_closed_has_its_connections_closed_with_its_pool(redis):
+    server = redis()
+    made = RedisServer(server.url)
+    made.command("PING", verb="ask").perform()
+    # Held here, so that neither is closed by its own finalizer.
+    held = [*made._pool._idle, *made._pool._available_connections]
+    assert [each.is_connected for each in held] == [True, True]
+    made.cycle = made
+    del made
+    gc.collect()
+    assert [each.is_connected for each in held] == [False, False]
 
 
 @pytest.mark.embedded
