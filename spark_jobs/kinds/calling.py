@@ -523,7 +523,7 @@ class WatchedCall:
     ) -> None:
         """``step`` contains the tuple if the call does not know its lineage."""
         self.call = call
-        self.waits = waits
+        self._waits = waits
         self.task = task
         self.record = Record(component, outputs)
         self.record.doing = call.tup
@@ -533,6 +533,10 @@ class WatchedCall:
             if lineage is not None
             else (step.roots if step is not None else lambda row: [])  # noqa: ARG005 - no root is known
         )
+
+    @property
+    def waits(self) -> bool:
+        return self._waits and not self.call.ended
 
     def roots(self, row: int) -> list[int]:
         """Return the roots of the tuple."""

@@ -352,6 +352,9 @@ class Host:
             doing = lookout.doing()
             if doing is not None:
                 last, since = before.get(doing.task, (None, now))
+                if last is not None and last.waits:
+                    # Seen now is a step, or a younger call that blocks the event loop.
+                    doing = last
                 self._calls[doing.task] = (doing, since if doing.same(last) else now)
         return {task: now - since for task, (_, since) in self._calls.items() if since < now}
 

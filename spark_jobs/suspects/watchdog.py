@@ -38,8 +38,12 @@ class WatchedStep(Protocol):
     record: Record
     # The bolt task whose bolt executes it.
     task: int
-    # True for a call that waits without blocking anything: it ends or is cancelled by itself.
-    waits: bool
+
+    @property
+    def waits(self) -> bool:
+        """True for a call that waits without blocking anything, and has not ended: it ends or is
+        cancelled by itself.
+        """
 
     def roots(self, row: int, /) -> list[int]:
         """Return the roots of one tuple of the input."""

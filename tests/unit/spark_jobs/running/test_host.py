@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -339,26 +340,48 @@ class Waits(AsyncBolt):
     async def execute(self, tup, collector):
         if tup["word"] == "sleeper":
             await asyncio.to_thread(Sleeps.free.wait, 20)
+        if tup["word"] == "blocks":
+            time.sleep(1.5)  # noqa: ASYNC251 - what a bolt should not do
 
 
-@pytest.mark.usefixtures("cluster")
-def test_each_beat_says_for_how_long_the_oldest_of_many_calls_waits_and_it_may() -> None:
+def sleeping(limit: timedelta) -> tuple[InboxCluster, Process, Callable[[], float]]:
+    """Have a call wait, and return the function that tells for how long, as the beats say."""
     builder = TopologyBuilder("hosted")
     builder.set_spout("spout", Source())
     builder.set_bolt("bolt", Waits()).shuffle_grouping("spout")
     cluster = InboxCluster(builder.build())
-    process = Process(cluster, timedelta(seconds=0.05))
+    process = Process(cluster, limit)
     cluster.emit([["sleeper"]])
+    return cluster, process, lambda: cluster.inboxes.figures([2])[2].doing_s or 0.0
 
-    def age() -> float | None:
-        return cluster.inboxes.figures([2])[2].doing_s
 
-    wait_until(lambda: (age() or 0) > 0.5, 10)
+@pytest.mark.usefixtures("cluster")
+def test_each_beat_says_for_how_long_the_oldest_of_many_calls_waits_and_it_may() -> None:
+    cluster, process, age = sleeping(timedelta(seconds=0.05))
+    wait_until(lambda: age() > 0.5, 10)
     assert acked(cluster, cluster.emit([["quick"]]))
-    assert (age() or 0) > 0.5, "it is another call"
+    assert age() > 0.5, "it is another call"
     Sleeps.free.set()
-    wait_until(lambda: age() is None, 10)
+    wait_until(lambda: age() == 0, 10)
     assert process.died == []
+    assert process.end() is None
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_younger_call_that_is_seen_at_a_beat_does_not_hide_the_oldest() -> None:
+    cluster, process, age = sleeping(timedelta(seconds=30))
+    wait_until(lambda: age() > 0.5, 10)
+    ages: list[float] = []
+    blocking = cluster.emit([["blocks"]])
+
+    def is_acked() -> bool:
+        ages.append(age())
+        return cluster.outcomes(0.01).acked == blocking
+
+    wait_until(is_acked, 20)
+    assert min(ages) > 0.5
+    Sleeps.free.set()
+    wait_until(lambda: age() == 0, 10)
     assert process.end() is None
 
 
