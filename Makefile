@@ -135,6 +135,7 @@ FAULTS := artifacts/faults.md
 
 test-matrix: check
 	@rm -f $(FAULTS)
+	@$(PYTEST) --slow -m slow tests/acceptance
 	@for servers in rabbitmq:4.3,valkey:9.1 rabbitmq:4.0,redis:8.0 rabbitmq:3.10,redis:7.0; do \
 		$(PYTEST) --slow --fault-report=$(FAULTS) --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
 	done
@@ -158,7 +159,7 @@ test-kubernetes: $(STAMP)
 	@$(BIN)/python -m tests.clusters.on_kubernetes $(ARGS)
 
 soak: check
-	@$(PYTEST) -s --soak-minutes=10 --random-trees=2000 --fault-report=artifacts/soak.md $(ARGS) -k soak \
+	@$(PYTEST) -s --slow --soak-minutes=10 --random-trees=2000 --fault-report=artifacts/soak.md $(ARGS) -k soak \
 		tests/semantics/test_random_trees.py tests/faults/test_soak.py tests/faults/test_booked.py
 	@$(PYTEST) -s --slow $(ARGS) -k soak tests/faults/test_windows.py
 

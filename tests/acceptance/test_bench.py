@@ -71,6 +71,7 @@ def test_slow_work_is_executed_once_and_once_more_where_it_raised(settings, rais
     assert 80 / 4 <= found.busiest <= 80 + found.raised
 
 
+@pytest.mark.slow
 def test_messages_beside_a_long_tuple_are_measured(settings):
     found = beside(settings, Slow(long_ms=3_000))
     assert found.messages == 60
@@ -86,10 +87,12 @@ def test_uneven_work_is_measured_beside_an_ideal_queue(settings):
     assert found.celery_p50_ms is None
 
 
+@pytest.mark.slow
 def test_a_task_at_half_speed_is_measured(settings):
     assert 0 < half_speed(settings, Slow(messages=40, half_ms=50)) <= 1.1
 
 
+@pytest.mark.slow
 def test_slow_work_has_a_curve(settings):
     how = Slow(curve_ms=(50, 5), curve_tasks=(2,), curve_s=1.0)
     rows = curve(settings, how, lambda _said: None)

@@ -225,6 +225,7 @@ def test_a_topology_of_ones_own_is_scaled_and_loses_nothing_while_its_parts_are_
         assert stack.leftovers() == []
 
 
+@pytest.mark.slow
 def test_the_older_command_starts_scales_and_ends_the_word_count_and_prometheus_scrapes_it(
     client, images
 ):

@@ -110,10 +110,10 @@ def server(tmp_path_factory):
     "end",
     [
         "",
-        "query.stop()",
-        "spark.stop()",
+        pytest.param("query.stop()", marks=pytest.mark.slow),
+        pytest.param("spark.stop()", marks=pytest.mark.slow),
         "query.stop(); spark.stop()",
-        "threading.Thread(target=stop_late).start()",
+        pytest.param("threading.Thread(target=stop_late).start()", marks=pytest.mark.slow),
     ],
 )
 def test_the_program_of_a_client_ends_by_itself(amqp_url, server, tmp_path, end):

@@ -78,6 +78,7 @@ def test_a_driver_that_is_killed_loses_nothing_and_repeats_what_was_not_committe
     assert running.written().total() - count <= 2 * 2 * running.batch
 
 
+@pytest.mark.slow
 def test_a_python_worker_that_is_killed_repeats_its_task_with_the_same_messages(
     amqp_url, rows, tmp_path
 ):
@@ -104,6 +105,7 @@ def test_a_python_worker_that_is_killed_repeats_its_task_with_the_same_messages(
     assert sorted(map(int, found)) == list(range(300))
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_killed_ends_its_query_and_loses_nothing(amqp_url, rows, tmp_path):
     queue = new_queue(amqp_url, unique(), *[b"%d" % n for n in range(1_000)])
     first = Rows()

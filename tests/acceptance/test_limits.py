@@ -22,6 +22,7 @@ def test_a_limit_over_four_tasks_is_kept_and_used(settings):
     assert 85 <= found.percent <= 103
 
 
+@pytest.mark.slow
 def test_other_tenants_do_not_wait_beside_one_that_is_limited(settings):
     found = limited.measure_beside(settings, 2_000, 20, 10.0)
     assert found.messages >= 150

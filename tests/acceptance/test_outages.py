@@ -160,6 +160,7 @@ def test_an_outage_of_each_server_is_two_lines_per_process(desk, given):
 
 
 @pytest.mark.embedded
+@pytest.mark.slow
 def test_a_password_that_is_changed_and_changed_back_is_waited_for(desk, given):
     _, store = given
     with desk.run("shout:topology") as process:

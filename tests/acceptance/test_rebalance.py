@@ -128,6 +128,7 @@ def test_a_bolt_gets_more_tasks_under_load_keeps_them_when_the_driver_dies_and_g
     assert 0 <= counted(stack) - len(published) <= repeats + RATE
 
 
+@pytest.mark.slow
 def test_an_executor_that_joins_takes_from_what_waits_already(tmp_path, monkeypatch):
     # Executors have the environment of their host.
     monkeypatch.setenv(rebalanced.FOLDER, str(tmp_path / "work"))

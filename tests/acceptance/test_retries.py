@@ -48,6 +48,7 @@ def test_a_worker_that_dies_while_tuples_wait_for_a_retry_loses_and_doubles_noth
 
 @pytest.mark.promised
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_tuples_wait_longer_than_their_messages_live(tmp_path):
     with running(
         "tests.acceptance.retried:short_lived", tmp_path, retried.FOLDER, queues=(retried.QUEUE,)

@@ -54,6 +54,7 @@ def test_while_spark_starts(desk):
         assert not [line for line in desk.log.splitlines() if '"ERROR"' in line]
 
 
+@pytest.mark.slow
 def test_while_spark_starts_on_a_machine_that_is_too_busy_for_it(desk):
     java = desk.folder / "java/bin/java"
     java.parent.mkdir(parents=True)
@@ -69,6 +70,7 @@ def test_while_spark_starts_on_a_machine_that_is_too_busy_for_it(desk):
         assert not desk.events("child_killed")
 
 
+@pytest.mark.slow
 def test_when_the_run_begins(desk):
     with desk.run("shout:topology") as process:
         interrupt(desk, process)

@@ -198,6 +198,10 @@ TOGETHER = [
 
 # Left to `make test-matrix`: each takes longer than the others, or shows the same as another.
 SLOW = {
+    "broker: connections cut",
+    "broker: closes every channel",
+    "Redis: read-only for 10 s",
+    "bolt: 1 % of the tuples raise, for 10 s",
     "broker: away for 20 s, message timeout 15 s",
     "broker: everything 2 s late for 15 s",
     "broker: memory alarm for 10 s",

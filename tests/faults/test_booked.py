@@ -180,6 +180,7 @@ def test_each_number_is_booked_once_under_a_fault(books: Books, name: str) -> No
     books.survives(lambda: FAULTS[name](books))
 
 
+@pytest.mark.slow
 def test_each_number_is_booked_once_in_a_soak(books: Books, pytestconfig: pytest.Config) -> None:
     minutes = pytestconfig.getoption("soak_minutes")
     seed = pytestconfig.getoption("soak_seed") or secrets.randbelow(2**32)

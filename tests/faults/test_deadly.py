@@ -140,7 +140,11 @@ def die_alone(stack, deaths):
 
 @pytest.mark.parametrize(
     "deaths",
-    [pytest.param(["exit", "exit"], marks=pytest.mark.quick), ["segfault", "killed"], ["flush"]],
+    [
+        pytest.param(["exit", "exit"], marks=pytest.mark.quick),
+        ["segfault", "killed"],
+        pytest.param(["flush"], marks=pytest.mark.slow),
+    ],
     ids=["the first bolt exits", "the second bolt is killed", "while flushing"],
 )
 def test_deadly_messages_die_alone(stack, deaths):

@@ -23,8 +23,17 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("kill", [EXECUTOR, PYTHON_WORKER])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("kill", "moment"),
+    [
+        (EXECUTOR, "while the first bolt executes"),
+        (PYTHON_WORKER, "while the first bolt executes"),
+        (EXECUTOR, "after its acks left"),
+        pytest.param(PYTHON_WORKER, "after its acks left", marks=pytest.mark.slow),
+        (EXECUTOR, "while the second bolt executes"),
+        pytest.param(PYTHON_WORKER, "while the second bolt executes", marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_is_killed(cluster: Stack, kill: str, moment: str) -> None:
     survives(cluster, f"Spark: {kill} killed {moment}", kill, MOMENTS[moment])
 
@@ -38,7 +47,7 @@ def test_a_process_is_killed_and_the_repeated_step_does_other_work(
     assert survives(cluster, said, kill, Order.THEN_KILL, Order.OTHER_WORK)["failed"] > 0
 
 
-@pytest.mark.parametrize("kill", [EXECUTOR, PYTHON_WORKER])
+@pytest.mark.parametrize("kill", [EXECUTOR, pytest.param(PYTHON_WORKER, marks=pytest.mark.slow)])
 def test_a_process_is_killed_late_and_all_repeated_steps_do_other_work(
     cluster: Stack, kill: str
 ) -> None:

@@ -26,7 +26,7 @@ stack_image    its image
 docker_cli     the commands of Docker, fetched if missing
 docker_engine  the engine: without one a test is skipped, and fails in CI
 pip_settings   this machine's pip settings, for builds in containers
-helm           helm, built by Go if missing, and its output for the chart
+helm           helm, downloaded if missing, and its output for the chart
 
 RabbitMQ:
 

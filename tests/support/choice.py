@@ -9,6 +9,10 @@ Each test is *quick* or *rest*, and is marked so when it is collected: `pytest -
 * elsewhere, a test that takes as long as a hundred others is rest if a quick one covers the same
   at small scale.
 
+Of the whole topologies and faults, only `make test-matrix` runs the *slow* ones, before a release:
+a test that takes as long as ten others and whose subject another one of the rest has too, in other
+words the second of each kind.
+
 A test that measures seconds, such as the time until a topology goes on or its rate then, is marked
 as `alone`: nothing runs beside it. The other rest tests run three files at a time: two, and one
 whose tests mostly wait (`waits`).
@@ -35,7 +39,7 @@ BY_FOLDER = {
     "faults": REST,
 }
 # Folders with tests marked as slow, which only `make test-matrix` runs.
-SLOW = ("integration", "faults")
+SLOW = ("integration", "acceptance", "faults")
 # Mark and folder of the tests that `make test-faults` runs.
 ALONE = "alone"
 MEASURED = "faults"

@@ -64,8 +64,8 @@ def test_what_is_both_or_of_no_known_folder_is_refused():
 
 
 def test_a_slow_test_is_where_the_target_that_takes_slow_ones_looks():
-    with pytest.raises(ValueError, match="no target runs slow tests of tests/acceptance"):
-        chosen("acceptance", ["slow"])
+    with pytest.raises(ValueError, match="no target runs slow tests of tests/semantics"):
+        chosen("semantics", ["slow"])
     assert chosen("faults", ["slow"]) == BY_FOLDER["faults"]
     assert all(f"tests/{folder}" in recipe("test-matrix") for folder in SLOW)
 
