@@ -210,6 +210,22 @@ def test_the_first_screen_names_the_bottleneck_and_what_fails(url, services, bro
         assert box["y"] + box["height"] < 900, "and so is the graph"
 
 
+def test_a_topology_that_was_forgotten_and_comes_back_is_judged_again(url, services, browser):
+    name = unique("back")
+    with (
+        staged(services.redis_url, orders(name)) as play,
+        closing(Registry(services.redis_url)) as registry,
+    ):
+        page = browser(f"{url}?topology={name}")
+        expect(page.get_by_test_id("badge")).to_have_text("strained")
+        registry.forget(name)
+        expect(page.get_by_test_id("badge")).to_have_text("?")
+        expect(page.get_by_test_id("state")).to_have_text("there is no such topology")
+        expect(page.get_by_test_id("hurts")).to_be_empty()
+        registry.announce(play.topology())
+        expect(page.get_by_test_id("badge")).to_have_text("strained")
+
+
 def test_a_click_opens_the_component_and_its_errors(url, services, browser):
     name = unique("opened")
     with staged(services.redis_url, orders(name)):

@@ -118,8 +118,7 @@ class Sampler:
         if not first.problems.unreadable:
             _report(outage.REDIS, first.problems.redis)
         _report(self._rabbitmq, first.problems.rabbitmq)
-        if not first.topologies:
-            return
+        self._forget_others(first.topologies)
         for name in first.topologies:
             shown = first.overview is not None and first.overview.name == name
             look = first if shown else self._see(name, Window.TEN_MINUTES)
@@ -128,6 +127,15 @@ class Sampler:
                 self._histories.setdefault(name, History(timedelta(seconds=LOOK_S))).add(
                     sample_of(look)
                 )
+
+    def _forget_others(self, known: Sequence[str]) -> None:
+        """Forget topologies that an operator has forgotten: open pages ask for them again."""
+        for name, window in list(self._looks):
+            if name is not None and name not in known:
+                self._looks.pop((name, window), None)
+        with self._remembering:
+            for name in self._histories.keys() - set(known):
+                del self._histories[name]
 
     def _see(self, name: str | None, window: Window) -> Look:
         look = self._watcher.look(name, window)

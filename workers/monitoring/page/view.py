@@ -370,8 +370,11 @@ class Verdict:
 
     def say(self, text: str) -> None:
         """Show a text in place of a topology's state."""
+        self._shown = None
         self._state.set_text(printable(text))
         self._badge.set_text("?")
+        self._card.classes(remove=" ".join(_GRADES))
+        self._hurts.clear()
         self._driver.set_text("")
 
     def show(self, seen: Overview, look: Look) -> None:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from tiercel.acker.metrics.contract import Window
 from tiercel.workers.monitoring.health import ServerProblems
 from tiercel.workers.monitoring.sampler import FINE, KEPT, STEP, History, Sample, Sampler
 from tiercel.workers.monitoring.watcher import Look
@@ -94,3 +95,24 @@ def test_an_outage_is_a_line_when_it_begins_and_one_when_it_ends(caplog, server,
     for _ in problems:
         sampler._round()
     assert [record.event for record in caplog.records] == events
+
+
+class Forgetful:
+    """A watcher whose topologies the test names."""
+
+    known = ("words",)
+
+    def look(self, name, window):
+        return Look(at=BEGAN, topologies=self.known, problems=ServerProblems())
+
+
+def test_a_topology_that_is_forgotten_is_not_shown_as_it_was():
+    watcher = Forgetful()
+    sampler = Sampler(watcher)
+    sampler._round()
+    assert sampler.look("words", Window.TEN_MINUTES).topologies == ("words",)
+    assert len(sampler.samples("words")) == 1
+    watcher.known = ()
+    sampler._round()
+    assert sampler.look("words", Window.TEN_MINUTES).topologies == ()
+    assert sampler.samples("words") == ()
