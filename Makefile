@@ -98,7 +98,7 @@ test-all: test test-rest
 test-rest: check docs
 	@$(PYTEST) -m "rest and not alone" --numprocesses=3 $(BY_FILE)
 	@$(MAKE) test-faults test-newest
-	@echo 'Left out: the faults that take longest, and the older servers. `make test-matrix` runs them.'
+	@echo 'Left out: the topologies and faults that take longest, and the older servers. `make test-matrix` runs them.'
 
 # One at a time: each compares how soon or how fast something is with how it was before, or was due.
 test-faults: $(STAMP)

@@ -69,6 +69,7 @@ def test_its_compose_file_is_one_and_needs_no_variable(client, project):
     }
 
 
+@pytest.mark.slow
 def test_it_runs_in_containers_as_it_is(client, project):
     servers = {"RABBITMQ_IMAGE": "rabbitmq:4.3", "REDIS_IMAGE": "redis:8.0"}
     images = {variable: image_of(client, server_named(name)) for variable, name in servers.items()}

@@ -24,7 +24,7 @@ def desk(tmp_path) -> Desk:
     "number",
     [
         pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.quick),
-        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
         pytest.param(None, id="tiercel kill"),
     ],
 )

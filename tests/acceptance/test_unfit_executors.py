@@ -136,6 +136,7 @@ def executors() -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_one_broken_executor_of_two_is_named_and_the_other_one_works(
     python, tmp_path, capfd, monkeypatch
 ):

@@ -157,6 +157,7 @@ def test_a_message_that_allocates_without_end_is_refused_memory_and_fails_alone(
     assert "MemoryError" in reason
 
 
+@pytest.mark.slow
 def test_a_message_that_allocates_without_end_is_killed_by_the_kernel_and_dies_alone(stack):
     driver = stack.topology.run.driver
     with MemoryBound(

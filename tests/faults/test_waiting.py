@@ -88,6 +88,7 @@ def test_work_that_waits_survives_a_worker_killed_after_a_copy_and_an_executor_i
     assert len(calls) == 2, "its timeout began anew in both"
 
 
+@pytest.mark.slow
 def test_a_limit_holds_while_python_workers_are_killed(tmp_path, servers):
     count = 15 * waiting.RATE
     with at_work("limited", waiting.LIMITED_QUEUE, tmp_path, servers) as stack:

@@ -256,6 +256,7 @@ def test_what_waits_outlives_the_broker(servers):
 
 
 @pytest.mark.rest
+@pytest.mark.slow
 def test_ten_thousand_messages_are_back_within_a_second_of_their_time(amqp_url):
     queue = filled(amqp_url, *[b"%d" % number for number in range(COUNT)])
     with Desk(amqp_url, queue.name) as desk:
