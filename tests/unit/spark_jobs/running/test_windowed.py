@@ -897,9 +897,9 @@ def step_s(pump):
         pump.feed([1, "k1", 400_005 + 10 * n], [1, "k1", 500_010 + 10 * n])
         pump.send()
         later(pump, 0.1)
-        began = time.process_time()
+        began = time.thread_time()
         pump.work(task)
-        times.append(time.process_time() - began)
+        times.append(time.thread_time() - began)
     assert len(pump.rows("end")) >= 21
     return sorted(times)[10]
 
