@@ -135,7 +135,9 @@ FAULTS := artifacts/faults.md
 
 test-matrix: check
 	@rm -f $(FAULTS)
+ifeq ($(ARGS),)
 	@$(PYTEST) --slow -m slow tests/acceptance
+endif
 	@for servers in rabbitmq:4.3,valkey:9.1 rabbitmq:4.0,redis:8.0 rabbitmq:3.10,redis:7.0; do \
 		$(PYTEST) --slow --fault-report=$(FAULTS) --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
 	done

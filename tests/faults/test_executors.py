@@ -21,17 +21,18 @@ MOMENTS = {
     "after its acks left": Order.ONCE_COMMITTED,
     "while the second bolt executes": Order.SECOND_BOLT,
 }
+SLOW = {
+    (PYTHON_WORKER, "after its acks left"),
+    (PYTHON_WORKER, "while the second bolt executes"),
+}
 
 
 @pytest.mark.parametrize(
     ("kill", "moment"),
     [
-        (EXECUTOR, "while the first bolt executes"),
-        (PYTHON_WORKER, "while the first bolt executes"),
-        (EXECUTOR, "after its acks left"),
-        pytest.param(PYTHON_WORKER, "after its acks left", marks=pytest.mark.slow),
-        (EXECUTOR, "while the second bolt executes"),
-        pytest.param(PYTHON_WORKER, "while the second bolt executes", marks=pytest.mark.slow),
+        pytest.param(kill, moment, marks=pytest.mark.slow if (kill, moment) in SLOW else ())
+        for moment in MOMENTS
+        for kill in (EXECUTOR, PYTHON_WORKER)
     ],
 )
 def test_a_process_is_killed(cluster: Stack, kill: str, moment: str) -> None:

