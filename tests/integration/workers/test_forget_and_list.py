@@ -65,7 +65,8 @@ def listed(tiercel, name):
 def test_a_topology_that_is_forgotten_is_gone_and_no_other(tiercel, names, redis_url):
     gone, other = names
     with closing(connect(redis_url)) as client:
-        others = keys_of(client, other)
+        # Some keys last for seconds only: less than this test on a busy machine.
+        others = {key for key in keys_of(client, other) if client.ttl(key) == -1}
         assert len(others) > 3
         code, said = tiercel("forget", gone, answer="y\n")
         assert code == 0
