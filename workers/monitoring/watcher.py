@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
@@ -81,6 +81,23 @@ class Look:
     health: Health = UNKNOWN_HEALTH
 
 
+@dataclass
+class _Watched:
+    """A known topology, and all that is kept of it between readings."""
+
+    note: TopologyNote
+    reader: TopologyReader | None = None
+    last: dict[Window, Overview] = field(default_factory=dict)
+    depths: tuple[QueueDepth, ...] = ()
+    memory: HealthMemory = field(default_factory=HealthMemory)
+    # The last warning about its data.
+    said: str = ""
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+
+
 class Watcher:
     """Reads topologies again and again. Thread-safe.
 
@@ -90,13 +107,8 @@ class Watcher:
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
         self._registry = Registry(addresses.redis_urls[0], _PATIENCE)
-        self._readers: dict[str, TopologyReader] = {}
         self._lock = threading.Lock()
-        self._known: dict[str, TopologyNote] = {}
-        self._last: dict[tuple[str, Window], Overview] = {}
-        self._said: dict[str, str] = {}
-        self._depths: dict[str, tuple[QueueDepth, ...]] = {}
-        self._memories: dict[str, HealthMemory] = {}
+        self._watched: dict[str, _Watched] = {}
         self._depth_reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
         self._redis = Spared(RedisUnavailableError)
 
@@ -110,7 +122,7 @@ class Watcher:
         with self._lock:
             problem = self._refresh()
             looks: dict[str, Look] = {}
-            for name in self._known:
+            for name in self._watched:
                 look = looks[name] = self._look(name, window, problem)
                 # Otherwise each topology would wait for a server that is away.
                 problem = None if look.problems.unreadable else look.problems.redis
@@ -124,8 +136,8 @@ class Watcher:
         """Release the connections, after a reading that is under way. Idempotent."""
         with self._lock:
             self._registry.close()
-            for reader in self._readers.values():
-                reader.close()
+            for watched in self._watched.values():
+                watched.close()
             self._depth_reader.close()
 
     def _look(self, name: str | None, window: Window, problem: str | None) -> Look:
@@ -133,13 +145,16 @@ class Watcher:
         found = full = None
         unreadable = False
         chosen = name if name is not None else self._first(window, away=problem is not None)
-        if chosen is not None and chosen in self._known:
+        # None: clients may ask for any name.
+        watched = None if chosen is None else self._watched.get(chosen)
+        if watched is not None:
             if problem is None:
-                problem, unreadable = self._read(chosen, window)
-            found = self._last.get((chosen, window))
-            full = self._full(chosen) if problem is None else None
-        rabbitmq_problem = self._survey(chosen)
-        found = None if found is None else self._with_queues(found)
+                problem, unreadable = self._read(watched, window)
+            found = watched.last.get(window)
+            full = self._full(watched) if problem is None else None
+        rabbitmq_problem = self._survey(watched)
+        if watched is not None and found is not None:
+            found = _with_queues(found, watched)
         at = datetime.now(UTC)
         problems = ServerProblems(
             redis=problem,
@@ -150,93 +165,82 @@ class Watcher:
         )
         return Look(
             at=at,
-            topologies=tuple(self._known),
+            topologies=tuple(self._watched),
             overview=found,
             problems=problems,
-            health=self._memory(chosen).judge(found, problems, at),
-        )
-
-    def _memory(self, name: str | None) -> HealthMemory:
-        """Return the memory of a topology; clients may ask for unknown ones, which have none."""
-        if name is None or name not in self._known:
-            return HealthMemory()
-        return self._memories.setdefault(name, HealthMemory())
-
-    def _with_queues(self, seen: Overview) -> Overview:
-        read = self._known[seen.name].graph.queues
-        depths = self._depths.get(seen.name, ())
-        return replace(
-            seen,
-            queues=tuple(each for each in depths if each.name in read),
-            sinks=tuple(each for each in depths if each.name not in read),
+            health=(watched.memory if watched else HealthMemory()).judge(found, problems, at),
         )
 
     def _first(self, window: Window, *, away: bool) -> str | None:
         """Return a topology that was running at the last reading, else the first one."""
-        for name in self._known:
-            if (name, window) not in self._last and not away:
-                problem, unreadable = self._read(name, window)
+        for name, watched in self._watched.items():
+            if window not in watched.last and not away:
+                problem, unreadable = self._read(watched, window)
                 away = problem is not None and not unreadable
-            seen = self._last.get((name, window))
+            seen = watched.last.get(window)
             if seen is not None and seen.running:
                 return name
-        return next(iter(self._known), None)
+        return next(iter(self._watched), None)
 
     def _refresh(self) -> str | None:
         """Read the list of topologies; return the problem if Redis does not answer."""
         try:
             with self._redis.read():
-                self._known = self._registry.topologies()
+                notes = self._registry.topologies()
         except AckerError as error:
             return redact(str(error))
+        before = self._watched
+        self._watched = {name: before.pop(name, _Watched(note)) for name, note in notes.items()}
+        for name, note in notes.items():
+            self._watched[name].note = note
+        for forgotten in before.values():
+            forgotten.close()
         return None
 
-    def _read(self, name: str, window: Window) -> tuple[str | None, bool]:
+    def _read(self, watched: _Watched, window: Window) -> tuple[str | None, bool]:
         """Read a topology; return the problem, and True if only this topology has it."""
-        note = self._known[name]
-        reader = self._readers.get(name)
+        note, reader = watched.note, watched.reader
         if reader is None or reader.note != note:
-            if reader is not None:
-                reader.close()
-            reader = self._readers[name] = TopologyReader(self._addresses.redis_urls, note)
+            watched.close()
+            reader = watched.reader = TopologyReader(self._addresses.redis_urls, note)
         try:
             with self._redis.read():
-                self._last[name, window] = reader.read(window)
+                watched.last[window] = reader.read(window)
         except RedisUnavailableError as error:
             return redact(str(error)), False
         except (AckerError, ValueError, TypeError, LookupError) as error:
             # Another version or a stranger wrote it: the other topologies must still be shown.
             said = (
-                f"cannot read the data of {name} in Redis: "
+                f"cannot read the data of {note.name} in Redis: "
                 f"{redact(str(error))[:200] or type(error).__name__}"
             )
-            if self._said.get(name) != said:
-                self._said[name] = said
+            if watched.said != said:
+                watched.said = said
                 log.warning(
                     "%s; its figures are missing", said, extra={"event": "unreadable_in_redis"}
                 )
             return said, True
         return None, False
 
-    def _full(self, name: str) -> str | None:
+    def _full(self, watched: _Watched) -> str | None:
         try:
-            return self._readers[name].full()
+            return watched.reader.full() if watched.reader else None
         except AckerError:  # the next reading reports it
             return None
 
-    def _survey(self, name: str | None) -> str | None:
+    def _survey(self, watched: _Watched | None) -> str | None:
         """Read the queues of a topology, if there are any; return the problem if RabbitMQ does not
         answer.
         """
         if not self._addresses.amqp_url:
             return None
-        note = None if name is None else self._known.get(name)
-        queues = [] if note is None else [*note.graph.queues, *note.graph.sinks]
+        graph = None if watched is None else watched.note.graph
+        queues = [] if graph is None else [*graph.queues, *graph.sinks]
         try:
-            if name is None or not queues:
+            if watched is None or not queues:
                 self._depth_reader.reach()
             else:
-                self._depths[name] = tuple(self._depth_reader.look(queues))
+                watched.depths = tuple(self._depth_reader.look(queues))
         except QueuesError as error:
             return redact(str(error))
         return None
@@ -250,6 +254,15 @@ class Watcher:
             f"RabbitMQ has a {' and a '.join(alarms)} alarm: it delivers messages, and takes none "
             "until it has room again"
         )
+
+
+def _with_queues(seen: Overview, watched: _Watched) -> Overview:
+    read = watched.note.graph.queues
+    return replace(
+        seen,
+        queues=tuple(each for each in watched.depths if each.name in read),
+        sinks=tuple(each for each in watched.depths if each.name not in read),
+    )
 
 
 class TopologyReader:

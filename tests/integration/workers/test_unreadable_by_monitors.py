@@ -202,3 +202,17 @@ def test_tracebacks_that_cannot_be_read_hide_nothing_else_of_their_topology(watc
     assert look.problems.lines == []
     [fault] = look.overview.faults
     assert (fault.component, fault.reason, fault.count) == ("split", "boom", 1)
+
+
+def test_a_topology_that_was_forgotten_comes_back_without_its_old_figures(
+    watched, own_client, announced
+):
+    name = word_count().name
+    with closing(Watcher(watched)) as watcher:
+        assert watcher.look(name, Window.TEN_MINUTES).overview is not None
+        announced.forget(name)
+        assert watcher.look(name, Window.TEN_MINUTES).overview is None
+        announced.announce(word_count())
+        own_client.lpush(topology_prefix(name) + "errors", "no JSON")
+        look = watcher.look(name, Window.TEN_MINUTES)
+        assert (look.problems.unreadable, look.overview) == (True, None)

@@ -371,6 +371,8 @@ class Verdict:
     def say(self, text: str) -> None:
         """Show a text in place of a topology's state."""
         self._shown = None
+        for button in self._buttons.values():
+            button.set_visibility(False)
         self._state.set_text(printable(text))
         self._badge.set_text("?")
         self._card.classes(remove=" ".join(_GRADES))
