@@ -291,6 +291,12 @@ def _meaning(error: Exception) -> str:
             "http://host:15672"
         )
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return (
+            f"has a certificate that is not trusted ({reason.verify_message.rstrip('.')}): name "
+            "its authority's file in SSL_CERT_FILE, correct the host name, or renew the "
+            "certificate if it has expired"
+        )
     if isinstance(reason, ssl.SSLError):
         return f"has no TLS connection for us ({reason.reason}): check http or https, and the port"
     if isinstance(reason, OSError):

@@ -4,7 +4,10 @@ hidden.
 
 from __future__ import annotations
 
+import http.server
 import logging
+import ssl
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,7 +20,9 @@ from tiercel import RedisRefusedError, RedisUnavailableError
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
+from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.broker.management import ManagementSilentError, look_at_interface
 from tiercel.queues.errors import AddressError, BrokerRefusedError, BrokerUnavailableError
 from tiercel.queues.publishing.publisher import Publisher
 
@@ -138,6 +143,19 @@ def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(
     with connect(url) as client, pytest.raises(RedisRefusedError) as caught, translated("look"):
         client.ping()
     assert_tells(caught.value, url, "127.0.0.1", "correct the host name")
+
+
+def test_an_http_api_whose_authority_nobody_knows_says_where_to_name_it(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    folder = certificate.ca.parent
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    with http.server.HTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"https://{HOST}:{server.server_port}"
+        with pytest.raises(ManagementSilentError, match=r"is not trusted.*SSL_CERT_FILE"):
+            look_at_interface(url, Address.parse("amqp://host"))
+        server.shutdown()
 
 
 def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url, monkeypatch):
