@@ -46,6 +46,7 @@ def _refusal(advice: str) -> _Meaning:
     return _Meaning(passes=False, said="refuses", advice=advice)
 
 
+_CLIENT = "see ssl_certfile and ssl_keyfile, and its log"
 SCHEMES = "whether its URL should begin with redis:// or rediss://"
 _CHECK = "check that it runs"
 _LOGIN = _refusal("check the user and password in its URL and what the user may do")
@@ -176,9 +177,7 @@ def translated(verb: str, place: str = "") -> Iterator[None]:
         if tls:
             raise RedisRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
         meaning = _meaning(error)
-        also = (
-            f", and {SCHEMES}" if meaning.passes and "handshake" in str(error.__context__) else ""
-        )
+        also = _also_check(error.__context__) if meaning.passes else ""
         kind: type[AckerError] = RedisUnavailableError if meaning.passes else RedisRefusedError
         if meaning is _LOGIN and LOGINS.lasts():
             kind = RedisLoginError
@@ -219,19 +218,29 @@ def _meaning(error: Exception) -> _Meaning:
     return next((_BY_CLASS[kind] for kind in type(error).__mro__ if kind in _BY_CLASS), _ELSE)
 
 
+def _also_check(cause: BaseException | None) -> str:
+    if "handshake" in str(cause):
+        return f", and {SCHEMES}"
+    # Since TLS 1.3 a server refuses a client's certificate after the handshake: a client that
+    # writes before it reads meets a closed connection, as when the server dies.
+    if isinstance(cause, ssl.SSLEOFError):
+        return f", and whether it asks for a certificate: {_CLIENT}"
+    return ""
+
+
 def _tls_advice(error: BaseException) -> str | None:
     """Return advice about a failed TLS handshake, whose cause the client hides; None for any other
     error.
     """
     cause = error.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return "add ?ssl_ca_certs=/path/to/ca.pem to its URL or correct the host name there"
+        return (
+            "add ?ssl_ca_certs=/path/to/ca.pem to its URL, correct the host name there, or renew "
+            "the certificate if it has expired"
+        )
     reason = (cause.reason or "") if isinstance(cause, ssl.SSLError) else ""
     if reason == "WRONG_VERSION_NUMBER":
         return f"check the port, and {SCHEMES}"
     if "ALERT" in reason:
-        return (
-            "it asks for another certificate or protocol: see ssl_certfile and ssl_keyfile, and "
-            "its log"
-        )
+        return f"it asks for another certificate or protocol: {_CLIENT}"
     return None

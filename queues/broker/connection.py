@@ -63,7 +63,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
         BrokerUnavailableError,
         (
             "what listens at {at} hung up without a greeting; wait if it is starting, else check "
-            "the port, and amqp or amqps"
+            "the port, amqp or amqps, and that it demands no certificate, which tiercel lacks"
         ),
     ),
     (
@@ -71,7 +71,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
         BrokerRefusedError,
         (
             "the certificate of RabbitMQ at {at} is not trusted ({what}); add "
-            "?cafile=/path/to/ca.pem or correct the host name"
+            "?cafile=/path/to/ca.pem, correct the host name, or renew it if it has expired"
         ),
     ),
     (

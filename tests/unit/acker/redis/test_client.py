@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,30 @@ def test_each_error_says_what_to_do(error, expected, advice):
     assert str(caught.value).startswith("cannot register roots: Redis ")
     assert caught.value.__cause__ is error
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected", "advice"),
+    [
+        (
+            ssl.SSLCertVerificationError(1, "certificate has expired"),
+            RedisRefusedError,
+            "or renew the certificate",
+        ),
+        # Of a server that wants a certificate, or of one that has just died.
+        (
+            ssl.SSLEOFError(8, "EOF occurred"),
+            RedisUnavailableError,
+            "check that it runs, and whether it asks for a certificate: see ssl_certfile",
+        ),
+    ],
+)
+def test_a_failure_of_tls_says_what_to_do_about_certificates(cause, expected, advice):
+    error = exceptions.ConnectionError("Error while writing to socket")
+    cause.reason = None
+    error.__context__ = cause
+    with pytest.raises(expected, match=advice), translated("register roots"):
+        raise error
 
 
 def test_a_url_in_a_message_loses_its_credentials():
