@@ -109,7 +109,7 @@ class Post:
 
     def __init__(self, reader: str, on_word: Callable[[Word], Word]) -> None:
         self._on_word = on_word
-        folder = _folder()
+        folder = _folder_of_sockets()
         _sweep(folder)
         self._path = folder / f"{reader}.sock"
         self._socket = socket.socket(socket.AF_UNIX)
@@ -199,21 +199,31 @@ def _listens(path: Path) -> bool:
     return True
 
 
-def _folder() -> Path:
-    """Return the folder for the socket of a new reader, created if it is missing.
-
-    Its name is predictable, so another user may have taken it in a shared temporary folder: then it
-    gets a random suffix, and ``tell`` still finds it.
-    """
-    folder = Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
+def _folder_of_sockets() -> Path:
+    """Return the folder for the socket of a new reader, created if it is missing."""
+    folder = _folder_by_name()
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:
         raise OSError(
             f"the name of {folder} is too long for sockets in it: set TMPDIR to a folder with a "
             "shorter one"
         )
+    return private_folder()
+
+
+def private_folder() -> Path:
+    """Return a folder that only this user can enter, created if it is missing.
+
+    Its name is predictable, so another user may have taken it in a shared temporary folder: then it
+    gets a random suffix, and ``tell`` still finds it.
+    """
+    folder = _folder_by_name()
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     return next(iter(_folders()), None) or Path(tempfile.mkdtemp(prefix=f"{folder.name}-"))
+
+
+def _folder_by_name() -> Path:
+    return Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
 
 
 def _folders() -> list[Path]:

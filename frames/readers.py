@@ -7,11 +7,14 @@ reader starts working when Spark first requests an offset.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,7 @@ from pyspark.sql.types import StructType
 from tiercel.frames.columns import MessageColumns, Slice, Source, cut, rows_of
 from tiercel.frames.errors import FramesError
 from tiercel.frames.options import SourceOptions
+from tiercel.frames.post import private_folder
 from tiercel.frames.session import BEGINNING, ReadingSession, ReadOffset
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import WorkQueue, check_server, declare_work_queue
@@ -162,7 +166,11 @@ class QueueLook(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Read the messages; raises QueuesError, and FramesError if they exceed the bounds."""
-        with connected(self._options.address, "tiercel data frame") as connection:
+        # The lock first: a connection would miss its heartbeats during the wait.
+        with (
+            _one_at_a_time(self._options.queues),
+            connected(self._options.address, "tiercel data frame") as connection,
+        ):
             return [
                 Slice(rows)
                 for queue in self._options.queues
@@ -214,6 +222,22 @@ class QueueLook(DataSourceReader):
         if size >= most_bytes and len(found) < open_queue.count and not self._options.is_bounded:
             raise FramesError(_too_many(open_queue.name, "more bytes", f"{most_bytes:,} bytes"))
         return found
+
+
+@contextmanager
+def _one_at_a_time(queues: Iterable[str]) -> Iterator[None]:
+    """Wait for other looks of this user on this host at queues of these names.
+
+    Each of two looks at once would show the messages that the other does not hold. The driver has a
+    process per look, such as those of two threads or notebooks; a lock ends with its process.
+    """
+    with ExitStack() as locked:
+        # In one order, so that two looks never wait for each other.
+        for queue in sorted(queues):
+            name = hashlib.sha256(queue.encode()).hexdigest()[:16]
+            file = locked.enter_context((private_folder() / f"{name}.look").open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _delivery(method: Any, properties: Any, body: bytes, again: int | None) -> Delivery:

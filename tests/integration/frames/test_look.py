@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.support.broker import plain_channel, put, take_all, unique, version, wait_ready
@@ -54,6 +56,14 @@ def test_each_look_shows_the_same(amqp_url, queue, look):
     for _ in range(3):
         assert sorted(int(row["body"]) for row in look()) == list(range(100))
         wait_ready(amqp_url, queue, 100)
+
+
+def test_each_of_several_looks_at_once_shows_all(amqp_url, queue, look):
+    fill(amqp_url, queue, 500)
+    with ThreadPoolExecutor(4) as threads:
+        looks = [threads.submit(look) for _ in range(8)]
+        assert [len(each.result()) for each in looks] == [500] * 8
+    wait_ready(amqp_url, queue, 500)
 
 
 def test_an_empty_queue_has_no_rows(look):
