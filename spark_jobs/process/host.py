@@ -193,6 +193,8 @@ _LOOK_S = 0.05
 _PATIENCE_S = 10.0
 # Time for the last steps when the process ends because a bolt hangs.
 _PARTING_S = 1.0
+# A process in which less can be allocated has no memory left.
+_SPARE_BYTES = 64 << 20
 
 Watching = Callable[[Sequence[Lookout], Callable[[int], None]], Watchdog]
 
@@ -222,6 +224,8 @@ class Host:
         self._stop = threading.Event()
         self._over = False
         self._leaves = False
+        self._asks_memory = False
+        self._out_of_memory = False
 
     def stop(self) -> None:
         """Thread-safe: the run is over."""
@@ -254,8 +258,7 @@ class Host:
                 beat_at = time.monotonic() + _BEAT_S
                 lost = 0
                 while not self._stop.wait(_LOOK_S):
-                    for task in self._tasks:
-                        task.give_back()
+                    self._look()
                     # A beat finds out whether the run is over, or this process must end.
                     before, lost = lost, sum(task.error is not None for task in self._tasks)
                     if lost > before or time.monotonic() >= beat_at:
@@ -274,6 +277,8 @@ class Host:
         if lost:
             named = ", ".join(f"{task.task}: {task.error}" for task in lost)
             raise LostTaskError(f"bolt tasks ended: {named}")
+        if self._out_of_memory:
+            raise LostTaskError("a bolt had no memory left: the bolt tasks go on in a new process")
         # The run goes on without extra tasks, and not without others.
         if self._leaves and any(task.task < EXTRA for task in self._tasks):
             raise LostTaskError("the executor is asked to leave: the bolt tasks go on elsewhere")
@@ -332,6 +337,26 @@ class Host:
             if task.task in leaving:
                 task.leave()
 
+    def _look(self) -> None:
+        """Have tuples behind a long call given back; leave a process that has no memory left."""
+        for task in self._tasks:
+            task.give_back()
+        # At the look after the error: a tuple that needed too much has let go of it by then.
+        asks, self._asks_memory = self._asks_memory, self._around.counting.tracebacks.take_lack()
+        if not asks or self._leaves or _can_allocate(_SPARE_BYTES):
+            return
+        # In the process of a bolt that leaks, every tuple from now on would fail, until all
+        # messages of the queue are dead letters.
+        log.warning(
+            "a bolt had no memory left: the bolt tasks of this process finish their current tuples "
+            "and go on in a new one; if it occurs again and again, the bolt leaks, or "
+            "spark.executor.pyspark.memory is too small",
+            extra={"event": "out_of_memory"},
+        )
+        self._leaves = self._out_of_memory = True
+        for task in self._tasks:
+            task.leave()
+
     def _look_for_pauses(self) -> None:
         """Read which bolts are paused; their tasks must not wait for tuples, and so take them."""
         around = self._around
@@ -377,3 +402,11 @@ class Host:
                 error,
                 extra={"event": "counts_lost"},
             )
+
+
+def _can_allocate(size: int) -> bool:
+    try:
+        bytearray(size)  # of pages that nobody has touched: it costs nothing
+    except MemoryError:
+        return False
+    return True

@@ -115,12 +115,15 @@ class Tracebacks:
         # Reports to send: the first of each kind, and the newest of each kind that recurred.
         self._firsts: list[TraceReport] = []
         self._newest: dict[Name, TraceReport] = {}
+        self._lacked_memory = False
 
     def note(self, component: str, task: int, error: BaseException, reason: str) -> str:
         """Note an error of a bolt task; return the name of its counter.
 
         The first error of each kind is logged with its traceback.
         """
+        if isinstance(error, MemoryError):
+            self._lacked_memory = True  # first: what follows may find no memory either
         report = TraceReport(
             at=datetime.now(UTC),
             component=component,
@@ -144,6 +147,11 @@ class Tracebacks:
         if kind is None:
             self._begin(replace(report, text=user_traceback(error)))
         return trace_counter(report.kind, report.place)
+
+    def take_lack(self) -> bool:
+        """Return True if a bolt lacked memory since the last call."""
+        lacked, self._lacked_memory = self._lacked_memory, False
+        return lacked
 
     def look(self) -> None:
         """Log once per minute how often each kind recurred; call it every second."""

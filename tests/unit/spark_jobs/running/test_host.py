@@ -175,6 +175,53 @@ def test_asked_to_leave_the_process_of_extra_tasks_just_ends(cluster: InboxClust
     assert process.ended() is None
 
 
+class Lacks(BasicBolt):
+    """Finds no memory for one word."""
+
+    def execute(self, tup, collector):
+        if tup["word"] == "large":
+            raise MemoryError
+
+
+def lacking() -> tuple[InboxCluster, Process, list[int]]:
+    """Return a process one of whose bolts lacked memory while the other was in a call."""
+    builder = TopologyBuilder("lacking")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("sleeps", Sleeps()).shuffle_grouping("spout")
+    builder.set_bolt("lacks", Lacks()).shuffle_grouping("spout")
+    cluster = InboxCluster(builder.build())
+    process = Process(cluster)
+    sleeper = cluster.emit([["sleeper"]])
+    assert Sleeps.inside.wait(10)
+    large = cluster.emit([["large"]])
+    failed: list[Failure] = []
+    wait_until(lambda: failed.extend(cluster.outcomes(0.01).failed) or failed, 10)
+    assert [each.root for each in failed] == large
+    process.thread.join(0.5)
+    assert process.thread.is_alive()
+    Sleeps.free.set()
+    return cluster, process, sleeper
+
+
+@pytest.mark.usefixtures("cluster")
+def test_if_no_memory_is_left_calls_end_and_the_tasks_go_on_in_a_new_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "_SPARE_BYTES", 1 << 60)
+    cluster, process, sleeper = lacking()
+    assert "a bolt had no memory left" in str(process.ended())
+    assert isinstance(process.error, LostTaskError)
+    assert acked(cluster, sleeper)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_tuple_that_needs_too_much_memory_fails_alone() -> None:
+    cluster, process, sleeper = lacking()
+    assert acked(cluster, [*sleeper, *cluster.emit([["small"]])])
+    assert process.thread.is_alive()
+    assert process.end() is None
+
+
 def test_a_task_that_another_process_takes_over_ends_this_one_with_its_name(
     cluster: InboxCluster,
 ) -> None:
