@@ -406,7 +406,7 @@ class Host:
 
 def _can_allocate(size: int) -> bool:
     try:
-        bytearray(size)  # of pages that nobody has touched: it costs nothing
+        bytearray(size)  # of untouched pages, which cost nothing
     except MemoryError:
         return False
     return True

@@ -82,7 +82,7 @@ class Look:
 
 
 @dataclass
-class _Watched:
+class _KnownTopology:
     """A known topology, and all that is kept of it between readings."""
 
     note: TopologyNote
@@ -108,7 +108,7 @@ class Watcher:
         self._addresses = addresses
         self._registry = Registry(addresses.redis_urls[0], _PATIENCE)
         self._lock = threading.Lock()
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _KnownTopology] = {}
         self._depth_reader = DepthReader(addresses.amqp_url or "", addresses.management_url)
         self._redis = Spared(RedisUnavailableError)
 
@@ -190,14 +190,16 @@ class Watcher:
         except AckerError as error:
             return redact(str(error))
         before = self._watched
-        self._watched = {name: before.pop(name, _Watched(note)) for name, note in notes.items()}
+        self._watched = {
+            name: before.pop(name, _KnownTopology(note)) for name, note in notes.items()
+        }
         for name, note in notes.items():
             self._watched[name].note = note
         for forgotten in before.values():
             forgotten.close()
         return None
 
-    def _read(self, watched: _Watched, window: Window) -> tuple[str | None, bool]:
+    def _read(self, watched: _KnownTopology, window: Window) -> tuple[str | None, bool]:
         """Read a topology; return the problem, and True if only this topology has it."""
         note, reader = watched.note, watched.reader
         if reader is None or reader.note != note:
@@ -222,13 +224,13 @@ class Watcher:
             return said, True
         return None, False
 
-    def _full(self, watched: _Watched) -> str | None:
+    def _full(self, watched: _KnownTopology) -> str | None:
         try:
             return watched.reader.full() if watched.reader else None
         except AckerError:  # the next reading reports it
             return None
 
-    def _survey(self, watched: _Watched | None) -> str | None:
+    def _survey(self, watched: _KnownTopology | None) -> str | None:
         """Read the queues of a topology, if there are any; return the problem if RabbitMQ does not
         answer.
         """
@@ -256,7 +258,7 @@ class Watcher:
         )
 
 
-def _with_queues(seen: Overview, watched: _Watched) -> Overview:
+def _with_queues(seen: Overview, watched: _KnownTopology) -> Overview:
     read = watched.note.graph.queues
     return replace(
         seen,
