@@ -22,11 +22,11 @@ from tiercel.workers.monitoring.rows import REPORT_S, BoltRow, Load
 from tiercel.workers.monitoring.tables import (
     count,
     duration,
-    per_second,
     queued,
     seconds,
     span,
     tasks_named,
+    tuples_in,
     waiting_in_words,
     when,
     working,
@@ -521,7 +521,7 @@ def _failing(seen: Overview) -> Iterator[Finding]:
             yield Finding(
                 kind=FindingKind.FAILING,
                 reason=(
-                    f"fails {per_second(failed / lately.seconds)} tuples per second"
+                    f"fails {tuples_in(failed, lately.seconds)}"
                     f"{_last_reason(seen, bolt.name, postponed=False)}"
                 ),
                 component=bolt.name,
@@ -530,7 +530,7 @@ def _failing(seen: Overview) -> Iterator[Finding]:
             yield Finding(
                 kind=FindingKind.RETRY_LATER,
                 reason=(
-                    f"postpones {per_second(postponed / lately.seconds)} tuples per second with "
+                    f"postpones {tuples_in(postponed, lately.seconds)} with "
                     f"RetryLater{_last_reason(seen, bolt.name, postponed=True)}"
                 ),
                 component=bolt.name,

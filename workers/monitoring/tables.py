@@ -55,6 +55,14 @@ def per_second(rate: float | None) -> str:
     return f"{rate:.1f}" if rate < 9.95 else f"{rate:,.0f}"
 
 
+def tuples_in(number: int, over_s: float) -> str:
+    """Format as ``2.1 tuples per second``, or as ``1 tuple in 1 min`` where that would be 0.0."""
+    rate = number / over_s
+    if rate >= 0.05:
+        return f"{per_second(rate)} tuples per second"
+    return f"{counted(number, 'tuple')} in {span(over_s)}"
+
+
 def milliseconds(number: float | None) -> str:
     """Format with at least three significant digits; empty for None."""
     if number is None:

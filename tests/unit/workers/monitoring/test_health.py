@@ -256,6 +256,7 @@ def test_one_worker_is_enough_for_a_queue_and_its_other_tasks_wait_for_more(queu
     ("changed", "says"),
     [
         ({"slots": slots({"split": {"failed": 63}})}, "fails 2.1 tuples per second"),
+        ({"slots": slots({"split": {"failed": 1}})}, "fails 1 tuple in 30 s"),
         ({"inboxes": {2: inbox(doing_s=45.0)}}, "has been in one call for 45.0 s in task 2"),
         ({"inboxes": {2: inbox(tuples=7, oldest_s=3.0)}}, "is behind; 7 tuples wait for it"),
         ({"inboxes": {2: inbox(tuples=1, oldest_s=3.0)}}, "is behind; 1 tuple waits for it"),
