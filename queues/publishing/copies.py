@@ -332,7 +332,7 @@ class Copies(Generic[Message]):
         self._copy(
             message,
             CopyFate.DELAYED,
-            f"a message wanted in {seconds:g} s is held here, for {HELD_LATER_S:.0f} s at most",
+            f"a message wanted in {seconds:,.10g} s is held here, for {HELD_LATER_S:.0f} s at most",
             lambda done: self._delay_writer.copy(message, seconds, failures, done),
         )
 

@@ -70,7 +70,7 @@ class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater
         self.blame = blame
 
     def __str__(self) -> str:
-        when = f"again after {self.seconds:g} s"
+        when = f"again after {self.seconds:,.10g} s"
         return f"{when}: {self.reason}" if self.reason else when
 
     def __reduce__(self) -> tuple[type[RetryLater], tuple[float, str], dict[str, bool]]:

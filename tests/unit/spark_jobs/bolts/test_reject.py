@@ -227,3 +227,12 @@ def test_a_rejection_says_why_and_travels():
     assert str(Reject("never")) == "never"
     found = pickle.loads(pickle.dumps(Reject("never")))
     assert (type(found), found.reason) == (Reject, "never")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.25, "0.25"), (30, "30"), (2_592_000, "2,592,000"), (86_399.5, "86,399.5")],
+)
+def test_the_time_of_a_retry_is_shown_in_full(seconds, said):
+    assert str(RetryLater(seconds)) == f"again after {said} s"
+    assert str(RetryLater(seconds, "busy")) == f"again after {said} s: busy"
