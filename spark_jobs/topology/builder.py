@@ -61,7 +61,7 @@ _SPOUT_ARGUMENTS = {
     "close": ("grace",),
     **dict.fromkeys(("activate", "check", "in_back_off", "is_full", "deactivate"), ()),
 }
-# Settings that are read in ``config`` only, and those that are read in the class only.
+# Settings that are read in ``config`` only, and settings that are read in the class only.
 _IN_CONFIG = (
     "ordered_by",
     "rate_limit",

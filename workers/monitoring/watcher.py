@@ -189,14 +189,12 @@ class Watcher:
                 notes = self._registry.topologies()
         except AckerError as error:
             return redact(str(error))
-        before = self._watched
-        self._watched = {
-            name: before.pop(name, _KnownTopology(note)) for name, note in notes.items()
-        }
+        before, self._watched = self._watched, {}
         for name, note in notes.items():
-            self._watched[name].note = note
-        for forgotten in before.values():
-            forgotten.close()
+            watched = self._watched[name] = before.get(name) or _KnownTopology(note)
+            watched.note = note
+        for forgotten in before.keys() - notes.keys():
+            before[forgotten].close()
         return None
 
     def _read(self, watched: _KnownTopology, window: Window) -> tuple[str | None, bool]:

@@ -75,7 +75,7 @@ class InboxRoom:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # Tuples and bytes that use room, since when, and those that the step frees.
+        # Room in use, in tuples and bytes; when its use began; and the room that the step frees.
         self._used = (0, 0)
         self._since = 0.0
         self.freed = (0, 0)
