@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from tiercel.spark_jobs.reasons import raised, reason_given, reason_of
@@ -39,7 +40,8 @@ LONGEST_S = 30 * 24 * 3600.0
 
 
 class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater(60, "the API is busy")
-    """Raised by a bolt: its tuple cannot be processed now; retry it after ``seconds``.
+    """Raised by a bolt: its tuple cannot be processed now; retry it after ``seconds``, or after a
+    timedelta.
 
     The message at the tuple's root fails with this reason and is delivered again after that time,
     not before; meanwhile it waits at the broker, not in a worker. With ``blame=False`` the message
@@ -50,10 +52,12 @@ class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater
     ``ArrowBolt`` or a ``BatchBolt`` it applies to the whole batch, raised by ``flush`` to all input
     of the step.
 
-    Raises ValueError for seconds that are not a number from 0 to 30 days.
+    Raises ValueError for a time that is not from 0 to 30 days.
     """
 
-    def __init__(self, seconds: float, reason: str = "", *, blame: bool = True) -> None:
+    def __init__(self, seconds: float | timedelta, reason: str = "", *, blame: bool = True) -> None:
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
         if (
             not isinstance(seconds, (int, float))
             or isinstance(seconds, bool)
@@ -61,8 +65,8 @@ class RetryLater(Exception):  # noqa: N818 - reads as an order: raise RetryLater
             or not 0 <= seconds <= LONGEST_S
         ):
             raise ValueError(
-                f"RetryLater takes a number of seconds from 0 to {LONGEST_S:.0f} (30 days), "
-                f"not {seconds!r:.60}"
+                f"RetryLater takes a number of seconds from 0 to {LONGEST_S:.0f} (30 days) or a "
+                f"timedelta, not {seconds!r:.60}"
             )
         super().__init__(seconds, reason)
         self.seconds = float(seconds)

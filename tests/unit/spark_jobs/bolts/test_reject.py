@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 
 import pytest
 
@@ -231,7 +232,13 @@ def test_a_rejection_says_why_and_travels():
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.25, "0.25"), (30, "30"), (2_592_000, "2,592,000"), (86_399.5, "86,399.5")],
+    [
+        (0.25, "0.25"),
+        (30, "30"),
+        (2_592_000, "2,592,000"),
+        (86_399.5, "86,399.5"),
+        (timedelta(minutes=2, milliseconds=500), "120.5"),
+    ],
 )
 def test_the_time_of_a_retry_is_shown_in_full(seconds, said):
     assert str(RetryLater(seconds)) == f"again after {said} s"

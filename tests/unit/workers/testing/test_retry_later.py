@@ -1,6 +1,7 @@
 """RetryLater, from the bolt to the spout, on simulated time."""
 
 import pickle
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -220,7 +221,10 @@ def test_flush_may_want_all_of_the_step_later():
         assert cluster.acked("numbers") == ["a", "b"]
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "5", None, True, 31 * 86400])
+@pytest.mark.parametrize(
+    "seconds",
+    [-1, float("nan"), float("inf"), "5", None, True, 31 * 86400, timedelta(-1), timedelta(31)],
+)
 def test_an_impossible_time_fails_the_tuple_with_one_clear_line(seconds):
     class Wrong(BasicBolt):
         def execute(self, tup, collector):
