@@ -96,7 +96,11 @@ def plot(table: Any) -> str:
 def main(url: str, file: str) -> None:
     publish(url)
     spark = (
-        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        # Each partition of a stream has a state on disk: the default, 200, suits a cluster.
+        .config("spark.sql.shuffle.partitions", "4")
+        .getOrCreate()
     )
     table = sales(spark, url)
     Path(file).write_text(plot(table))
