@@ -106,10 +106,8 @@ test-faults: $(STAMP)
 
 # The integration tests of what sends commands to servers again, on servers in containers: tests/support/choice.py says which. Without a
 # Docker engine this says so and passes, but not where CI is set.
-ON_REDIS := tests/integration/acker/ledger $(wildcard tests/integration/*/test_*_contract.py)
 test-newest: $(STAMP)
 	@$(PYTEST) -m newest --servers=rabbitmq:4.3,valkey:9.1 --numprocesses=4 $(BY_FILE) tests/integration
-	@$(PYTEST) --servers=redis:8.0 --numprocesses=2 $(BY_FILE) $(ON_REDIS)
 
 # Data frames on the oldest PySpark that has them. Its environment is that of the tests, but for Spark.
 OLDEST := .cache/oldest
@@ -144,7 +142,7 @@ endif
 
 # make test-all has the same in a shorter form.
 test-joining: $(STAMP)
-	@TIERCEL_TEST_LONG=yes $(PYTEST) -o log_cli=true -o log_cli_level=WARNING --reruns=0 tests/acceptance/test_joining.py
+	@TIERCEL_TEST_LONG=yes $(PYTEST) --slow -o log_cli=true -o log_cli_level=WARNING --reruns=0 tests/acceptance/test_joining.py
 
 # Hadoop's mini cluster comes from Maven Central, 100 MB; in no other target.
 test-yarn: $(STAMP)

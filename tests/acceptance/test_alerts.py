@@ -318,6 +318,7 @@ def test_two_topologies_on_one_queue_and_data_of_another_version(stack, alerts):
     stack.settles()
 
 
+@pytest.mark.slow
 def test_servers_that_refuse_writes(stack, alerts):
     with closing(connect(stack.redis.url)) as client:
         client.config_set("maxmemory", 1)

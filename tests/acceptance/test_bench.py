@@ -60,7 +60,7 @@ def test_the_consumer_that_only_acks_has_a_latency_too(settings):
     assert 0 < found.p50_ms <= found.p99_ms
 
 
-@pytest.mark.parametrize("raising", [0, RAISING])
+@pytest.mark.parametrize("raising", [pytest.param(0, marks=pytest.mark.slow), RAISING])
 def test_slow_work_is_executed_once_and_once_more_where_it_raised(settings, raising):
     how = Slow(work_ms=50, messages=80)
     found = drain(settings, how, raising)

@@ -109,7 +109,7 @@ def server(tmp_path_factory):
 @pytest.mark.parametrize(
     "end",
     [
-        "",
+        pytest.param("", marks=pytest.mark.slow),
         pytest.param("query.stop()", marks=pytest.mark.slow),
         pytest.param("spark.stop()", marks=pytest.mark.slow),
         "query.stop(); spark.stop()",

@@ -124,6 +124,7 @@ def test_a_reader_that_is_killed_ends_its_query_and_loses_nothing(amqp_url, rows
     assert len(first.all) + len(second.all) <= 1_000 + 2 * 50
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_is_waited_for(rabbitmq, rows):
     broker = rabbitmq()
     queue = new_queue(broker.url, unique(), *[b"%d" % n for n in range(500)])

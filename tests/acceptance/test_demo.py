@@ -44,6 +44,7 @@ def test_with_faults_nothing_is_lost_and_only_poison_is_dead(tmp_path):
     assert "SIGKILL" in printed
 
 
+@pytest.mark.slow
 def test_without_faults_the_counts_are_exactly_those_of_the_text(tmp_path):
     text = tmp_path / "text"
     text.write_text(

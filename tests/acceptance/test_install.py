@@ -88,7 +88,9 @@ def wheel_of(checkout: Path, folder: Path) -> Path:
     return wheel
 
 
-@pytest.mark.parametrize("source", ["wheel", "git", "folder"])
+@pytest.mark.parametrize(
+    "source", ["git", *(pytest.param(it, marks=pytest.mark.slow) for it in ("wheel", "folder"))]
+)
 def test_it_is_installed_into_a_project_of_its_own(
     source: str, python: Path, checkout: Path, tmp_path: Path
 ) -> None:

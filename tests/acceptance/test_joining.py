@@ -215,6 +215,7 @@ def latest_s(times: dict[int, float]) -> float:
     return latest
 
 
+@pytest.mark.slow
 def test_an_executor_that_gets_sigterm_finishes_what_it_executes_and_takes_nothing_new(
     tmp_path, monkeypatch
 ):

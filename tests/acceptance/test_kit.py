@@ -158,7 +158,7 @@ def run_pytest(folder, *options, path=None):
     )
 
 
-@pytest.mark.parametrize("mode", ["prepend", "importlib"])
+@pytest.mark.parametrize("mode", ["prepend", pytest.param("importlib", marks=pytest.mark.slow)])
 def test_bolts_work_on_spark_wherever_pytest_found_them(tmp_path, mode):
     tests = tmp_path / "checks" / "unit"
     tests.mkdir(parents=True)

@@ -125,6 +125,7 @@ def given(desk, rabbitmq, redis):
     return broker, store
 
 
+@pytest.mark.slow
 def test_an_outage_of_each_server_is_two_lines_per_process(desk, given):
     broker, store = given
     with desk.run("shout:topology") as process:

@@ -76,6 +76,7 @@ def test_when_the_run_begins(desk):
         interrupt(desk, process)
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_the_work(desk):
     with desk.run("shout:topology") as process:
         desk.tiercel("publish", "lines", "text")
@@ -98,6 +99,7 @@ def test_a_jvm_that_is_killed_is_one_line_and_another_one_goes_on(desk):
         interrupt(desk, process)
 
 
+@pytest.mark.slow
 def test_with_data_that_are_kept_while_the_servers_start(desk):
     with desk.run("shout:topology", "--keep", "data", until="services_starting") as process:
         interrupt(desk, process)

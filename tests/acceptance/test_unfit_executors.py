@@ -76,6 +76,7 @@ def none_is_blamed(stack) -> None:
     assert not spouts["timeout"]
 
 
+@pytest.mark.slow
 def test_a_python_that_is_missing_and_then_ends_at_once_and_then_works(python, tmp_path, capfd):
     said: list[str] = []
 

@@ -24,6 +24,7 @@ MOMENTS = {
 SLOW = {
     (PYTHON_WORKER, "after its acks left"),
     (PYTHON_WORKER, "while the second bolt executes"),
+    (EXECUTOR, "while the second bolt executes"),
 }
 
 

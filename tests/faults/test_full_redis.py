@@ -50,6 +50,7 @@ def all_done(wired, count):
     )
 
 
+@pytest.mark.slow
 def test_a_redis_that_is_full_drains_by_itself_and_workers_that_start_meanwhile_wait(
     tmp_path, servers, capfd, redis_of
 ):

@@ -138,5 +138,6 @@ def test_after_two_restarts_of_the_driver_under_a_light_load_a_burst_leaves_as_b
     paced.leaves_as_before(lambda: two_restarts_of_the_driver(paced.wired))
 
 
+@pytest.mark.slow
 def test_after_a_time_without_a_working_python_under_a_light_load_a_burst_leaves_as_before(paced):
     paced.leaves_as_before(lambda: no_executor_can_start_python(paced.wired, paced.python))

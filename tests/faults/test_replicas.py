@@ -51,6 +51,7 @@ def started(tmp_path_factory: pytest.TempPathFactory, **kinds) -> Replicated:
     return Replicated(folder, master="local[2]", servers=replace(EMBEDDED, **kinds))
 
 
+@pytest.mark.slow
 def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The primary is killed at first, then stopped: its connections break, then they stay open
     without an answer.

@@ -100,7 +100,11 @@ def executor_killed(wired):
 
 
 @pytest.mark.parametrize(
-    ("kill", "tasks"), [(python_worker_killed, 1), (executor_killed, 2)], ids=["worker", "executor"]
+    ("kill", "tasks"),
+    [
+        pytest.param(python_worker_killed, 1, id="worker"),
+        pytest.param(executor_killed, 2, id="executor", marks=pytest.mark.slow),
+    ],
 )
 def test_only_what_a_process_was_executing_when_it_died_takes_longer(timed, kill, tasks):
     """Compared with the publishing schedule: a process claims no slow tuple before it can execute

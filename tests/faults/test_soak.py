@@ -24,6 +24,7 @@ _GROWTH = 0.1
 _ENOUGH_MINUTES = 10
 
 
+@pytest.mark.slow
 def test_soak(stack: Stack, pytestconfig: pytest.Config) -> None:
     minutes = pytestconfig.getoption("soak_minutes")
     seed = pytestconfig.getoption("soak_seed") or secrets.randbelow(2**32)

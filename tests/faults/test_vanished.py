@@ -161,6 +161,7 @@ def test_an_executor_vanishes_for_half_a_minute_and_comes_back(tmp_path, servers
         vanish(wired, come_back)
 
 
+@pytest.mark.slow
 def test_an_executor_that_spark_has_given_up_comes_back(tmp_path, servers):
     """Spark has replaced the executor, and ends it."""
     with started("given_up", tmp_path / "effects", servers) as wired:

@@ -10,8 +10,8 @@ Each test is *quick* or *rest*, and is marked so when it is collected: `pytest -
   at small scale.
 
 Of the whole topologies and faults, only `make test-matrix` runs the *slow* ones, before a release:
-a test that takes as long as ten others and whose subject another one of the rest has too, in other
-words the second of each kind.
+a test that takes as long as ten others and whose subject another one has too, of the rest or at
+smaller scale a quick one, in other words the second of each kind.
 
 A test that measures seconds, such as the time until a topology goes on or its rate then, is marked
 as `alone`: nothing runs beside it. The other rest tests run three files at a time: two, and one
