@@ -265,7 +265,15 @@ def killed_and_started(stack):
     stack.start("spout")
 
 
-@pytest.mark.parametrize("change", [rebalanced, deactivated, restarted, killed_and_started])
+@pytest.mark.parametrize(
+    "change",
+    [
+        rebalanced,
+        pytest.param(deactivated, marks=pytest.mark.slow),
+        pytest.param(restarted, marks=pytest.mark.slow),
+        killed_and_started,
+    ],
+)
 def test_an_orderly_change_raises_none(stack, alerts, change):
     """The condition of an alert may hold for a moment, shorter than its rule allows."""
     began = time.monotonic()

@@ -110,8 +110,19 @@ def url(services, tmp_path_factory):
         yield url
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        pytest.param(
+            width,
+            dark,
+            id=f"{width}-{'dark' if dark else 'light'}",
+            marks=pytest.mark.slow if dark and width > min(WIDTHS) else (),
+        )
+        for width in WIDTHS
+        for dark in (False, True)
+    ],
+)
 def test_nothing_is_cut_or_pale_at_any_width(url, play, browser, width, dark, pytestconfig):
     page = browser(f"{url}?topology={play.name}", width=width, dark=dark)
     graph = page.get_by_test_id("graph")

@@ -51,33 +51,31 @@ def started(tmp_path_factory: pytest.TempPathFactory, **kinds) -> Replicated:
     return Replicated(folder, master="local[2]", servers=replace(EMBEDDED, **kinds))
 
 
-@pytest.mark.slow
-def test_sentinels_promote_the_replica(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The primary is killed at first, then stopped: its connections break, then they stay open
-    without an answer.
-    """
+@pytest.mark.parametrize(
+    ("what", "hurt"),
+    [
+        ("killed", EmbeddedRedis.kill),
+        # Its connections stay open, without an answer.
+        pytest.param("stands still", EmbeddedRedis.pause, marks=pytest.mark.slow),
+    ],
+)
+def test_sentinels_promote_the_replica(
+    what: str, hurt: Callable[[EmbeddedRedis], None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with started(tmp_path_factory, redis=WatchedRedis) as stack:
         watched: WatchedRedis = stack.redis
+        primary = watched.primary
 
-        def hurt(server: EmbeddedRedis, how: Callable[[], None]) -> None:
-            how()
+        def promoted() -> None:
+            hurt(primary)
             wait_until(
-                lambda: watched.primary is not server, 60, "the Sentinels to promote the replica"
+                lambda: watched.primary is not primary, 60, "the Sentinels to promote the replica"
             )
 
-        first = watched.primary
-        killed = stack.survives(
-            "Redis under Sentinels: primary killed", lambda: hurt(first, first.kill)
-        )
-        assert killed.dead_lettered == 0
-        first.start()
-        wait_until(lambda: first.synced, 60, "the old primary to follow the new one")
-        second = watched.primary
-        stopped = stack.survives(
-            "Redis under Sentinels: primary stands still", lambda: hurt(second, second.pause)
-        )
-        assert stopped.dead_lettered == 0
-        second.resume()
+        survived = stack.survives(f"Redis under Sentinels: primary {what}", promoted)
+        assert survived.dead_lettered == 0
+        if hurt is EmbeddedRedis.pause:
+            primary.resume()
 
 
 def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -248,6 +248,7 @@ def test_an_alarm_is_waited_out_and_nothing_is_published_twice(rabbitmq):
     assert bodies(broker.url, queue) == [b"once"]
 
 
+@pytest.mark.slow
 def test_an_alarm_that_comes_and_goes_is_two_lines_for_all_publishers_of_a_process(
     rabbitmq, caplog, monkeypatch
 ):

@@ -68,7 +68,7 @@ def test_an_executor_whose_folder_is_longer_than_a_socket_path_runs_python(tmp_p
     assert (folder.parent, mode) == (Path("/tmp"), 0o700)
 
 
-@pytest.mark.parametrize("length", [pytest.param(20, marks=pytest.mark.rest), 61])
+@pytest.mark.parametrize("length", [pytest.param(20, marks=pytest.mark.slow), 61])
 def test_a_folder_that_the_user_sets_holds_the_socket(tmp_path, length):
     mine = Path(f"/tmp/{os.getpid()}-".ljust(length, "s"))
     mine.mkdir()
