@@ -12,7 +12,8 @@ import pika
 from tiercel.queues.errors import AddressError
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
-_OPTIONS = ("heartbeat", "cafile")
+_OPTIONS = ("heartbeat", "cafile", "certfile", "keyfile")
+_OPTIONS_OF_TLS = _OPTIONS[1:]
 # A dead connection is noticed within twice this time. The I/O thread answers heartbeats even
 # if the other threads are busy. RabbitMQ's manual recommends 5 to 20 seconds.
 _HEARTBEAT_S = 10
@@ -30,15 +31,21 @@ class Address:
     password: str = field(repr=False)
     vhost: str
     tls: bool
+    # Files in PEM format: the authorities that may have signed the servers' certificates, and the
+    # client's own certificate with its key.
     cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
     heartbeat_s: int = _HEARTBEAT_S
 
     @classmethod
     def parse(cls, url: str) -> Address:
         """Read
-        ``amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost][?heartbeat=seconds&cafile=path]``.
+        ``amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost][?option=value&…]``.
 
-        The default vhost is ``/``, the default user ``guest``. Raises AddressError.
+        The options are ``heartbeat`` in seconds, and with ``amqps`` the files ``cafile``,
+        ``certfile`` and ``keyfile``. The default vhost is ``/``, the default user ``guest``. Raises
+        AddressError.
         """
         scheme, separator, rest = url.partition("://")
         if not separator or scheme.lower() not in _PORTS:
@@ -58,11 +65,7 @@ class Address:
         login, _, hosts = place.rpartition("@")
         user, colon, password = login.partition(":")
         options = _options(parts.query)
-        if options.get("cafile") and scheme.lower() == "amqp":
-            raise AddressError(
-                "the AMQP URL has the option cafile, but no TLS: begin it with amqps, or leave the "
-                "option out"
-            )
+        _check_files(options, tls=scheme.lower() == "amqps")
         return cls(
             hosts=tuple(_host(host, _PORTS[scheme.lower()]) for host in hosts.split(",")),
             user=unquote(user) or "guest",
@@ -70,6 +73,8 @@ class Address:
             vhost=unquote(parts.path[1:]) or "/",
             tls=scheme.lower() == "amqps",
             cafile=options.get("cafile"),
+            certfile=options.get("certfile"),
+            keyfile=options.get("keyfile"),
             heartbeat_s=_heartbeat(options.get("heartbeat")),
         )
 
@@ -85,7 +90,7 @@ class Address:
 
         ``name`` is shown in RabbitMQ's list of connections.
 
-        Raises AddressError if the CA file cannot be read.
+        Raises AddressError if a file of certificates or of a key cannot be read.
         """
         context = self._tls_context() if self.tls else None
         return [
@@ -105,11 +110,32 @@ class Address:
 
     def _tls_context(self) -> ssl.SSLContext:
         try:
-            return ssl.create_default_context(cafile=self.cafile)
+            context = ssl.create_default_context(cafile=self.cafile)
         except (OSError, ssl.SSLError) as error:
             raise AddressError(
                 f"cannot read the CA certificates in {self.cafile!r}: {error}"
             ) from error
+        if self.certfile:
+            try:
+                # OpenSSL would ask for the password of a key on the terminal.
+                context.load_cert_chain(self.certfile, self.keyfile, password="")
+            except (OSError, ssl.SSLError) as error:
+                raise AddressError(
+                    f"cannot read the client's certificate in {self.certfile!r} and its key in "
+                    f"{self.keyfile or self.certfile!r}, which must have no password: {error}"
+                ) from error
+        return context
+
+
+def _check_files(options: dict[str, str], *, tls: bool) -> None:
+    for name in _OPTIONS_OF_TLS:
+        if options.get(name) and not tls:
+            raise AddressError(
+                f"the AMQP URL has the option {name}, but no TLS: begin it with amqps, or leave "
+                "the option out"
+            )
+    if options.get("keyfile") and not options.get("certfile"):
+        raise AddressError("the AMQP URL has a keyfile without its certfile: name both")
 
 
 def _host(text: str, default_port: int) -> tuple[str, int]:
@@ -136,7 +162,7 @@ def _options(query: str) -> dict[str, str]:
         if name not in _OPTIONS:
             raise AddressError(
                 f"the AMQP URL has an unknown option {name[:20]!r}; the options are "
-                f"{' and '.join(_OPTIONS)}"
+                f"{', '.join(_OPTIONS)}"
             )
     return options
 

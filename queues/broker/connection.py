@@ -63,7 +63,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
         BrokerUnavailableError,
         (
             "what listens at {at} hung up without a greeting; wait if it is starting, else check "
-            "the port, amqp or amqps, and that it demands no certificate, which tiercel lacks"
+            "the port, amqp or amqps, and whether it demands a certificate: ?certfile=…&keyfile=…"
         ),
     ),
     (

@@ -8,13 +8,20 @@ import http.server
 import logging
 import ssl
 import threading
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.broker import Desk, ready, unique
-from tests.support.certificates import HOST, Certificate, make_ca, make_certificate
+from tests.support.certificates import (
+    HOST,
+    Certificate,
+    make_ca,
+    make_certificate,
+    with_password,
+)
 from tests.support.waiting import wait_until
 from tiercel import RedisRefusedError, RedisUnavailableError
 from tiercel.acker.metrics.redis import RedisMetrics
@@ -87,6 +94,20 @@ def test_messages_come_and_go_over_tls(amqps, certificate, no_password):
             desk.ack(delivery)
         desk.wait_for("acked_to_broker", 2)
     assert ready(url, queue) == 0
+
+
+def test_a_broker_that_demands_a_certificate_of_its_clients_gets_one(servers, certificate):
+    own = certificate.ca.with_name("server.pem"), certificate.ca.with_name("server.key")
+    with servers.rabbitmq(replace(certificate, of_clients_too=True)) as running:
+        url = f"{running.tls_url}?cafile={certificate.ca}"
+        queue = WorkQueue(name=unique())
+        with pytest.raises((BrokerUnavailableError, BrokerRefusedError), match="certfile"):
+            declare_queue(url, queue)
+        url += "&certfile={}&keyfile={}".format(*own)
+        declare_queue(url, queue)
+        with Publisher(url) as publisher:
+            publisher.publish(queue.name, [b"a"])
+        assert ready(url, queue.name) == 1
 
 
 def test_redis_works_over_tls(rediss, certificate, no_password):
@@ -187,6 +208,24 @@ def test_an_authority_that_cannot_be_read_is_named_before_anything_is_tried(tmp_
     with pytest.raises(RedisRefusedError, match=str(file)) as caught:
         connect(f"rediss://:hush@127.0.0.1:1?ssl_ca_certs={file}")
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lacking", ["certfile", "keyfile", "password"])
+def test_a_client_certificate_that_cannot_be_read_is_named_before_anything_is_tried(
+    tmp_path, certificate, lacking
+):
+    files = {
+        "certfile": certificate.ca.with_name("server.pem"),
+        "keyfile": certificate.ca.with_name("server.key"),
+    }
+    if lacking == "password":
+        files["keyfile"] = with_password(files["keyfile"], tmp_path / "locked.key")
+    else:
+        files[lacking] = tmp_path / "none.pem"
+    options = "&".join(f"{name}={file}" for name, file in files.items())
+    with pytest.raises(AddressError, match=r"must have no password") as caught:
+        declare_queue(f"amqps://user:hush@127.0.0.1:1?{options}", WorkQueue(name="q"))
+    assert str(files["keyfile"]) in str(caught.value)
 
 
 @pytest.mark.parametrize("option", ["ssl_ca_cert=/x", "ssl_cert_reqs=maybe"])

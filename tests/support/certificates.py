@@ -23,13 +23,20 @@ class Certificate:
     ca: Path
     # Files that the server needs, by name.
     files: dict[str, bytes]
+    # Whether RabbitMQ demands a certificate of each client too, of the same authority.
+    of_clients_too: bool = False
 
     def for_rabbitmq(self, folder: str, listener: str) -> str:
         """Return the configuration lines for RabbitMQ."""
         return (
             f"listeners.ssl.1 = {listener}\nssl_options.cacertfile = {folder}/ca.pem\n"
             f"ssl_options.certfile = {folder}/server.pem\nssl_options.keyfile = "
-            f"{folder}/server.key\nssl_options.verify = verify_none\n"
+            f"{folder}/server.key\nssl_options.verify = "
+            + (
+                "verify_peer\nssl_options.fail_if_no_peer_cert = true\n"
+                if self.of_clients_too
+                else "verify_none\n"
+            )
         )
 
     def for_redis(self, folder: str, port: int) -> str:
@@ -67,6 +74,12 @@ def make_certificate(ca: Path) -> Certificate:
     return Certificate(
         ca=ca, files={path.name: path.read_bytes() for path in (ca, key, certificate)}
     )
+
+
+def with_password(key: Path, locked: Path) -> Path:
+    """Write a copy of a key that needs a password to be read."""
+    _openssl("pkey", "-in", key, "-aes256", "-passout", "pass:hush", "-out", locked)
+    return locked
 
 
 def _openssl(*words: str | Path) -> None:

@@ -109,6 +109,12 @@ def test_any_password_can_be_written(user, password):
     assert (address.user, address.password) == (user, password)
 
 
-def test_a_certificate_authority_without_tls_is_not_ignored():
-    with pytest.raises(AddressError, match="cafile, but no TLS: begin it with amqps"):
-        Address.parse("amqp://rabbit/?cafile=/ca.crt")
+@pytest.mark.parametrize("option", ["cafile", "certfile", "keyfile"])
+def test_a_file_for_tls_without_tls_is_not_ignored(option):
+    with pytest.raises(AddressError, match=f"{option}, but no TLS: begin it with amqps"):
+        Address.parse(f"amqp://rabbit/?{option}=/file.pem")
+
+
+def test_a_key_without_its_certificate_is_not_ignored():
+    with pytest.raises(AddressError, match="keyfile without its certfile: name both"):
+        Address.parse("amqps://rabbit/?keyfile=/client.key")

@@ -108,7 +108,7 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
         (amqp.IncompatibleProtocolError("x"), BrokerUnavailableError, "check the port"),
         (amqp.ProtocolSyntaxError("x"), BrokerRefusedError, "check the port"),
         (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "check the port"),
-        (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "no certificate, which tiercel lacks"),
+        (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "demands a certificate: ?certfile="),
         (ssl.SSLCertVerificationError(1, "self signed"), BrokerRefusedError, "cafile"),
         (ssl.SSLCertVerificationError(1, "has expired"), BrokerRefusedError, "or renew it"),
         (ssl.SSLError(1, "wrong version"), BrokerRefusedError, "amqps"),
