@@ -20,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 from tests.images.engine import engine
+from tests.support.broker import delete_queues
 from tests.support.choice import (
     LONGEST_FIRST,
     NEWEST,
@@ -257,9 +258,11 @@ def _shared(request: pytest.FixtureRequest, servers: Servers, name: str) -> Iter
         yield running
 
 
-@pytest.fixture(scope="session")
-def amqp_url(shared_rabbitmq) -> str:
-    return shared_rabbitmq.url
+@pytest.fixture(scope="module")
+def amqp_url(shared_rabbitmq) -> Iterator[str]:
+    """Its queues are gone after the module: an idle one takes the broker a tick per second."""
+    yield shared_rabbitmq.url
+    delete_queues(shared_rabbitmq)
 
 
 @pytest.fixture(scope="session")

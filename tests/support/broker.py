@@ -61,15 +61,29 @@ def restart_in_order(server):
 
 def manage(server, path, **settings):
     """Create an object through the management interface: ``rabbitmqctl`` takes seconds to start."""
+    _call(server, path, "PUT", json.dumps(settings).encode())
+
+
+def delete_queues(server):
+    """Delete the queues of the default virtual host, except those that end with a connection."""
+    found = json.loads(_call(server, "queues/%2F?columns=name,exclusive&disable_stats=true", "GET"))
+    with plain_channel(server.url) as channel:
+        for queue in found:
+            if not queue["exclusive"]:
+                channel.queue_delete(queue["name"])
+
+
+def _call(server, path, method, body=None):
     url = urlsplit(server.management_url)
     login = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()
     request = urllib.request.Request(
         f"http://{url.hostname}:{url.port}/api/{path}",
-        data=json.dumps(settings).encode(),
+        data=body,
         headers={"Authorization": f"Basic {login}", "Content-Type": "application/json"},
-        method="PUT",
+        method=method,
     )
-    urllib.request.urlopen(request, timeout=30).close()
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.read()
 
 
 def add_user(server, name, *, configure="", write=".*", tags=""):
