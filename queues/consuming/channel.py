@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 # A broker that has a message and may send it sends it within milliseconds.
 _QUIET_S = 0.25
 _WITHHOLD_S = 0.05
+# RabbitMQ passes 32 acks on to a quorum queue, and the others when the queue has taken these. What
+# it has not passed on when the channel closes is lost, and the messages are delivered again.
+_ACKS_PASS_S = 0.1
 # Decay of the memory of a large message, per message.
 _FADE = 15 / 16
 # Messages held per tuple that may be in flight: its own, and the one to follow it.
@@ -442,13 +445,13 @@ class Epoch:
                 self.messages.acks.send()
 
     def _end_now(self, then: Callable[[], None]) -> None:
-        """Settle everything, then close the channel; the broker no longer sends messages."""
+        """Settle everything, then call ``then``; the broker no longer sends messages."""
         self._at_end = None
         self.messages.end_back_offs()
         self.flush()
         self.messages.acks.send(everything=True)
         self.messages.give_back_all()
-        then()
+        self._link.later(_ACKS_PASS_S, then)
 
 
 class BrokerConsumer:

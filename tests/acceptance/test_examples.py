@@ -378,9 +378,17 @@ RUNS: dict[str, Callable[[Example], None]] = {
 }
 
 
+# Arrow bolts are those of the benchmark too, and reliable_sentences has a spout of its own as well.
+MARKS = {
+    "word_count": pytest.mark.quick,
+    "arrow_word_count": pytest.mark.slow,
+    "random_sentences": pytest.mark.slow,
+}
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.quick] * (name == "word_count")) for name in EXAMPLES],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in EXAMPLES],
 )
 def test_an_example_does_what_it_promises(name, request, services, tmp_path):
     assert name in RUNS, f"add to RUNS what examples/{name}.py does"

@@ -381,6 +381,7 @@ def test_a_page_of_another_name_is_refused(services, tmp_path):
             urllib.request.urlopen(request)
 
 
+@pytest.mark.slow
 def test_prometheus_scrapes_it_and_its_alerts_fire(services, tmp_path):
     install_missing("prometheus")
     promtool = find_system_program("promtool")
