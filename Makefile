@@ -140,7 +140,7 @@ endif
 		$(PYTEST) --slow --fault-report=$(FAULTS) --servers=$$servers $(or $(ARGS),tests/integration tests/faults) || exit 1; \
 	done
 
-# make test-all has the same in a shorter form.
+# make test-all has the same in a shorter form, without SIGTERM.
 test-joining: $(STAMP)
 	@TIERCEL_TEST_LONG=yes $(PYTEST) --slow -o log_cli=true -o log_cli_level=WARNING --reruns=0 tests/acceptance/test_joining.py
 

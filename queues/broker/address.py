@@ -128,12 +128,12 @@ class Address:
 
 
 def _check_files(options: dict[str, str], *, tls: bool) -> None:
-    for name in _OPTIONS_OF_TLS:
-        if options.get(name) and not tls:
-            raise AddressError(
-                f"the AMQP URL has the option {name}, but no TLS: begin it with amqps, or leave "
-                "the option out"
-            )
+    given = [name for name in _OPTIONS_OF_TLS if options.get(name)]
+    if given and not tls:
+        raise AddressError(
+            f"the AMQP URL has the option {given[0]}, but no TLS: begin it with amqps, or leave "
+            "the option out"
+        )
     if options.get("keyfile") and not options.get("certfile"):
         raise AddressError("the AMQP URL has a keyfile without its certfile: name both")
 

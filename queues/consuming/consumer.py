@@ -202,6 +202,7 @@ class Consumer:
         said.wait(min(_SAID_S, grace.total_seconds() / 4))
         self._copies.close(max(0.0, deadline - time.monotonic()) / 2)
         self._link.call(self._finish)
+        # The last acks need a moment, also if the grace time is over.
         return self._link.join(max(0.5, deadline - time.monotonic()))
 
     def _settle(self, epoch: int, tags: Sequence[int], how: How, reason: str = "") -> None:

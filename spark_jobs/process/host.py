@@ -341,7 +341,7 @@ class Host:
         """Have tuples behind a long call given back; leave a process that has no memory left."""
         for task in self._tasks:
             task.give_back()
-        # At the look after the error: a tuple that needed too much has let go of it by then.
+        # At the look after the error: a tuple that needed too much memory has released it by then.
         asks, self._asks_memory = self._asks_memory, self._around.counting.tracebacks.take_lack()
         if not asks or self._leaves or _can_allocate(_SPARE_BYTES):
             return

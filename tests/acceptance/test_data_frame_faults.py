@@ -60,20 +60,23 @@ def rows(spark, amqp_url):
         query.stop()
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_driver_that_is_killed_loses_nothing_and_repeats_what_was_not_committed(
-    amqp_url, driver, tmp_path
+    amqp_url, driver, tmp_path, kills
 ):
     count = 2_000
     queue = new_queue(amqp_url, unique(), *[b"%d" % n for n in range(count)])
     running = driver(queue)
-    running.start()
-    wait_until(lambda: len(committed(tmp_path / "checkpoint")) >= 3, 240)
-    running.kill()
+    for kill in range(1, kills + 1):
+        running.start()
+        batches = 3 * kill
+        wait_until(lambda: len(committed(tmp_path / "checkpoint")) >= batches, 240)  # noqa: B023
+        running.kill()
     running.start()
     wait_until(lambda: len(running.written()) == count, 240, running.log[-2000:])
     wait_until(lambda: ready(amqp_url, queue) == 0, 30)
-    # At most the work under way at the kill: a batch, and one whose ack was not sent yet.
-    assert running.written().total() - count <= 2 * running.batch
+    # At most the work under way at each kill: a batch, and one whose ack was not sent yet.
+    assert running.written().total() - count <= kills * 2 * running.batch
 
 
 @pytest.mark.slow

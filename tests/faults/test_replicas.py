@@ -52,15 +52,20 @@ def started(tmp_path_factory: pytest.TempPathFactory, **kinds) -> Replicated:
 
 
 @pytest.mark.parametrize(
-    ("what", "hurt"),
+    ("what", "hurt", "mend"),
     [
-        ("killed", EmbeddedRedis.kill),
+        ("killed", EmbeddedRedis.kill, EmbeddedRedis.start),
         # Its connections stay open, without an answer.
-        pytest.param("stands still", EmbeddedRedis.pause, marks=pytest.mark.slow),
+        pytest.param(
+            "stands still", EmbeddedRedis.pause, EmbeddedRedis.resume, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_sentinels_promote_the_replica(
-    what: str, hurt: Callable[[EmbeddedRedis], None], tmp_path_factory: pytest.TempPathFactory
+    what: str,
+    hurt: Callable[[EmbeddedRedis], None],
+    mend: Callable[[EmbeddedRedis], object],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with started(tmp_path_factory, redis=WatchedRedis) as stack:
         watched: WatchedRedis = stack.redis
@@ -74,8 +79,8 @@ def test_sentinels_promote_the_replica(
 
         survived = stack.survives(f"Redis under Sentinels: primary {what}", promoted)
         assert survived.dead_lettered == 0
-        if hurt is EmbeddedRedis.pause:
-            primary.resume()
+        mend(primary)
+        wait_until(lambda: primary.synced, 60, "the old primary to follow the new one")
 
 
 def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -> None:

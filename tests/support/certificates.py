@@ -28,15 +28,13 @@ class Certificate:
 
     def for_rabbitmq(self, folder: str, listener: str) -> str:
         """Return the configuration lines for RabbitMQ."""
+        verify = "verify_peer" if self.of_clients_too else "verify_none"
+        demanded = str(self.of_clients_too).lower()
         return (
             f"listeners.ssl.1 = {listener}\nssl_options.cacertfile = {folder}/ca.pem\n"
             f"ssl_options.certfile = {folder}/server.pem\nssl_options.keyfile = "
-            f"{folder}/server.key\nssl_options.verify = "
-            + (
-                "verify_peer\nssl_options.fail_if_no_peer_cert = true\n"
-                if self.of_clients_too
-                else "verify_none\n"
-            )
+            f"{folder}/server.key\nssl_options.verify = {verify}\n"
+            f"ssl_options.fail_if_no_peer_cert = {demanded}\n"
         )
 
     def for_redis(self, folder: str, port: int) -> str:
