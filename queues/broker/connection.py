@@ -59,7 +59,15 @@ _LIMIT = "RabbitMQ at {at} refused the connection: {said}; end other ones or rai
 _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str], ...] = (
     ((amqp.AuthenticationError,), AccessRefusedError, _LOGIN),
     (
-        (amqp.IncompatibleProtocolError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
+        # A server that hangs up before it has read all may leave a reset or a broken pipe, in place
+        # of its own reason.
+        (
+            amqp.IncompatibleProtocolError,
+            ssl.SSLEOFError,
+            ssl.SSLZeroReturnError,
+            ConnectionResetError,
+            BrokenPipeError,
+        ),
         BrokerUnavailableError,
         (
             "what listens at {at} hung up without a greeting; wait if it is starting, else check "

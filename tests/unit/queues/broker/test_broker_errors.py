@@ -109,6 +109,8 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
         (amqp.ProtocolSyntaxError("x"), BrokerRefusedError, "check the port"),
         (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "check the port"),
         (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "demands a certificate: ?certfile="),
+        (ConnectionResetError(104, "reset"), BrokerUnavailableError, "demands a certificate"),
+        (BrokenPipeError(32, "broken pipe"), BrokerUnavailableError, "demands a certificate"),
         (ssl.SSLCertVerificationError(1, "self signed"), BrokerRefusedError, "cafile"),
         (ssl.SSLCertVerificationError(1, "has expired"), BrokerRefusedError, "or renew it"),
         (ssl.SSLError(1, "wrong version"), BrokerRefusedError, "amqps"),
