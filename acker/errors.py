@@ -3,8 +3,9 @@
 AckerError
 ├── RedisUnavailableError    Redis did not answer or takes no writes now: the call may have
                              taken effect, try again
-│   └── RedisLoginError      Redis refuses a login that it has accepted before: try again for
-│                            some minutes
+│   └── RedisPassingRefusalError
+│                            a login or a certificate is refused that was accepted before: try again
+│                            for some minutes
 ├── RedisRefusedError        Redis answered "no" (login, permissions): a person must act
 ├── RedisVersionError        the server is too old
 └── BadChunkError            an entry of an inbox is not a chunk of tuples
@@ -25,8 +26,10 @@ class RedisUnavailableError(AckerError):
     """
 
 
-class RedisLoginError(RedisUnavailableError):
-    """Redis refuses, for now, a login that it has accepted before."""
+class RedisPassingRefusalError(RedisUnavailableError):
+    """For now, Redis refuses a login, or has a certificate that is not trusted, although it worked
+    before.
+    """
 
     # An outage with this error is logged even if the server was away before.
     refused = True

@@ -12,6 +12,7 @@ QueuesError
                              a person must act
 │   ├── PassingRefusalError  another person may be changing it
 │   │   ├── AccessRefusedError    a login, a vhost or a permission was refused
+│   │   ├── NotTrustedError       the server's certificate is not valid, or of no known authority
 │   │   ├── QueueMissingError     there is no such queue
 │   │   └── ExchangeMissingError  there is no such exchange
 │   ├── PublishRefusedError  a message was returned as unroutable, or not accepted
@@ -57,7 +58,7 @@ class BrokerRefusedError(QueuesError):
 
 class PassingRefusalError(BrokerRefusedError):
     """RabbitMQ refused a call that it may accept again soon: a password is being changed, a server
-    that checks logins is away, or the owner of a queue declares it anew.
+    that checks logins is away, a certificate is renewed, or the owner of a queue declares it anew.
     """
 
     # An outage with this error is logged even if the server was away before.
@@ -66,6 +67,12 @@ class PassingRefusalError(BrokerRefusedError):
 
 class AccessRefusedError(PassingRefusalError):
     """RabbitMQ refused a login, a virtual host or a permission."""
+
+
+class NotTrustedError(PassingRefusalError):
+    """The certificate of RabbitMQ is not valid, or no authority that we trust has issued it; it may
+    be renewed soon.
+    """
 
 
 class QueueMissingError(PassingRefusalError):

@@ -34,7 +34,7 @@ from tests.support.replicas import ClusteredRedis
 from tests.support.second_try import second_try
 from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
 from tests.support.waiting import wait_until as _wait_until
-from tiercel.acker.redis.errors import LOGINS
+from tiercel.acker.redis.errors import REFUSALS
 from tiercel.compose import server as compose_server
 from tiercel.compose.embedded import EmbeddedServices
 from tiercel.compose.errors import ServiceError, ServiceMissingError
@@ -85,7 +85,7 @@ def _no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin each test without an outage that an earlier test began or logged."""
     monkeypatch.setattr(outage, "REDIS", outage.Outage("Redis"))
     monkeypatch.setattr(link, "_outages", {})
-    monkeypatch.setattr(LOGINS, "_accepted", False)
+    monkeypatch.setattr(REFUSALS, "_accepted", False)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

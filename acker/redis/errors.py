@@ -19,7 +19,7 @@ from redis import exceptions
 
 from tiercel.acker.errors import (
     AckerError,
-    RedisLoginError,
+    RedisPassingRefusalError,
     RedisRefusedError,
     RedisUnavailableError,
 )
@@ -132,11 +132,13 @@ PATIENCE_S = 600.0
 _APART_S = 60.0
 
 
-class LoginPatience:
-    """Decides how long this process waits while Redis refuses a login that it has accepted.
+class RefusalPatience:
+    """Decides how long this process waits while Redis refuses a login that it has accepted, or has
+    a certificate that is not trusted.
 
-    A process that has worked waits: the password is being changed, or what checks logins is away.
-    Until ``begin``, a refused login is an error at once. Thread-safe.
+    A process that has worked waits: the password is being changed, a server that checks logins is
+    away, or a certificate is renewed. Until ``begin``, such a refusal is an error at once.
+    Thread-safe.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -146,7 +148,7 @@ class LoginPatience:
         self._first = self._last = float("-inf")
 
     def begin(self) -> None:
-        """Note that Redis has accepted the login of this process."""
+        """Note that this process has worked with Redis."""
         self._accepted = True
 
     def lasts(self) -> bool:
@@ -159,7 +161,7 @@ class LoginPatience:
             return self._accepted and now - self._first < PATIENCE_S
 
 
-LOGINS = LoginPatience()
+REFUSALS = RefusalPatience()
 
 
 @contextmanager
@@ -173,18 +175,21 @@ def translated(verb: str, place: str = "") -> Iterator[None]:
         said = shown(error)
         if place not in said:
             said = f"{place}: {said}"
-        tls = _tls_advice(error)
-        if tls:
-            raise RedisRefusedError(f"cannot {verb}: no TLS with Redis ({said}); {tls}") from error
-        meaning = _meaning(error)
-        also = _also_check(error.__context__) if meaning.passes else ""
-        kind: type[AckerError] = RedisUnavailableError if meaning.passes else RedisRefusedError
-        if meaning is _LOGIN and LOGINS.lasts():
-            kind = RedisLoginError
-            also = f"; it was accepted before, so this is retried for {PATIENCE_S / 60:.0f} min"
-        raise kind(
-            f"cannot {verb}: Redis {meaning.said} ({said}); {meaning.advice}{also}"
-        ) from error
+        kind: type[AckerError] = RedisRefusedError
+        if tls := _tls_advice(error):
+            text = f"no TLS with Redis ({said}); {tls}"
+            may_pass = isinstance(error.__context__, ssl.SSLCertVerificationError)
+        else:
+            meaning = _meaning(error)
+            text = f"Redis {meaning.said} ({said}); {meaning.advice}"
+            may_pass = meaning is _LOGIN
+            if meaning.passes:
+                kind = RedisUnavailableError
+                text += _also_check(error.__context__)
+        if may_pass and REFUSALS.lasts():
+            kind = RedisPassingRefusalError
+            text += f"; it was accepted before, so this is retried for {PATIENCE_S / 60:.0f} min"
+        raise kind(f"cannot {verb}: {text}") from error
 
 
 def shown(error: Exception) -> str:

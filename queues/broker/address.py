@@ -92,7 +92,7 @@ class Address:
 
         Raises AddressError if a file of certificates or of a key cannot be read.
         """
-        context = self._tls_context() if self.tls else None
+        context = self.tls_context() if self.tls else None
         return [
             pika.ConnectionParameters(
                 host=host,
@@ -108,7 +108,8 @@ class Address:
             for host, port in self.hosts
         ]
 
-    def _tls_context(self) -> ssl.SSLContext:
+    def tls_context(self) -> ssl.SSLContext:
+        """Return a new context with the certificates in the files. Raises AddressError."""
         try:
             context = ssl.create_default_context(cafile=self.cafile)
         except (OSError, ssl.SSLError) as error:

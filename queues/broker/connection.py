@@ -35,6 +35,7 @@ from tiercel.queues.errors import (
     BrokerUnavailableError,
     ExchangeMissingError,
     MessageTooLargeError,
+    NotTrustedError,
     QueueMissingError,
     QueuesError,
 )
@@ -76,7 +77,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[QueuesError], str],
     ),
     (
         (ssl.SSLCertVerificationError,),
-        BrokerRefusedError,
+        NotTrustedError,
         (
             "the certificate of RabbitMQ at {at} is not trusted ({what}); add "
             "?cafile=/path/to/ca.pem, correct the host name, or renew it if it has expired"

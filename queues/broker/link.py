@@ -76,7 +76,8 @@ class Link:
     Tries the hosts in turn, and ends when told to or when refused.
 
     A refusal (login, virtual host, missing queue) ends it at once if it never worked before, else
-    after five in a row; refused access and a missing queue or exchange after ten minutes.
+    after five in a row; refused access, a certificate that is not trusted, and a missing queue or
+    exchange after ten minutes.
     """
 
     def __init__(self, address: Address, user: LinkUser, name: str) -> None:
@@ -84,7 +85,7 @@ class Link:
         self._address = address
         self._user = user
         self._name = name
-        self._parameters = address.parameters(name)
+        address.parameters(name)  # raises before anything is tried
         self._outage = _outages.setdefault(str(address), Outage("RabbitMQ"))
         self._loop = IOLoop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -229,11 +230,13 @@ class Link:
         self._connection = self._why = self._opened_at = None
         try:
             self._user.prepare()
+            # Read again: certificates are renewed while a process runs.
+            parameters = self._address.parameters(self._name)
         except QueuesError as error:
             self._down(error)
             return
         self._connection = Connection(
-            self._parameters[self._host],
+            parameters[self._host],
             on_open_callback=self._connection_opened,
             on_open_error_callback=self._connection_closed,
             on_close_callback=self._connection_closed,
@@ -330,7 +333,7 @@ class Link:
             self._loop.stop()
             self._user.failed(error)
         else:
-            self._host = (self._host + 1) % len(self._parameters)
+            self._host = (self._host + 1) % len(self._address.hosts)
             if not isinstance(error, MessageTooLargeError):
                 self._outage.begins(self, error)
             self._next = self._loop.call_later(backoff_s(self._attempts + 1), self._connect)

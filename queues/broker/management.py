@@ -53,11 +53,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-# No proxy either, even if http_proxy is set: it would see the login. Requests go directly to
-# RabbitMQ, or not at all.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
-
-
 class ManagementSilentError(Exception):
     """The interface does not answer, or not as RabbitMQ does: continue without it."""
 
@@ -93,7 +88,7 @@ def read_alarms(management_url: str, address: Address) -> list[str]:
     Raises ManagementSilentError, also if the user lacks the tag ``monitoring``, and AddressError.
     """
     columns = ",".join(_ALARMS)
-    nodes = _asked(_request(management_url, address, kind=f"nodes?columns={columns}"), list) or []
+    nodes = _asked(management_url, address, f"nodes?columns={columns}", list) or []
     found = [node for node in nodes if isinstance(node, dict)]
     return [alarm for flag, alarm in _ALARMS.items() if any(node.get(flag) for node in found)]
 
@@ -142,7 +137,7 @@ def read_policies(management_url: str | None, address: Address) -> Policies:
     levels = []
     for kind in _LEVELS:
         try:
-            found = _asked(_request(management_url, address, "", kind), list)
+            found = _asked(management_url, address, _inside(address, kind), list)
         except (ManagementSilentError, AddressError):
             break
         levels.append([each for each in found or () if _is_policy(each)])
@@ -180,8 +175,8 @@ class Interface:
 
 def look_at_interface(management_url: str, address: Address) -> Interface:
     """Return the server behind the HTTP API. Raises ManagementSilentError, AddressError."""
-    found, date = _answered(_request(management_url, address, kind="overview"), dict)
-    nodes = _asked(_request(management_url, address, kind="nodes"), list)
+    found, date = _answered(management_url, address, "overview", dict)
+    nodes = _asked(management_url, address, "nodes", list)
     return Interface(
         cluster=str((found or {}).get("cluster_name", "")),
         alarmed=tuple(
@@ -225,27 +220,32 @@ def _lying_in_delay_queues(management_url: str, address: Address, name: str) -> 
     """Count the messages that bolts postponed, in the delay queues on one page."""
     regex = quote(rf"^{re.escape(name)}\.delay\.\d+$", safe="")
     wanted = f"?page=1&page_size={_PAGE}&name={regex}&use_regex=true&columns=name,messages"
-    found = _asked(_request(management_url, address, wanted)) or {}
+    found = _asked(management_url, address, _inside(address, "queues", wanted)) or {}
     items = found.get("items")
     lying = [each.get("messages") for each in items or () if isinstance(each, dict)]
     return sum(count for count in lying if isinstance(count, int))
 
 
 def _queue(management_url: str, address: Address, name: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = _asked(
-        _request(management_url, address, f"/{quote(name, safe='')}")
-    )
+    path = _inside(address, "queues", f"/{quote(name, safe='')}")
+    found: dict[str, Any] | None = _asked(management_url, address, path)
     return found
 
 
-def _asked(request: urllib.request.Request, kind: type[Any] = dict) -> Any:
-    return _answered(request, kind)[0]
+def _inside(address: Address, kind: str, wanted: str = "") -> str:
+    """Return the path of the things of this kind in the virtual host."""
+    return f"{kind}/{quote(address.vhost, safe='')}{wanted}"
 
 
-def _answered(request: urllib.request.Request, kind: type[Any]) -> tuple[Any, str]:
+def _asked(management_url: str, address: Address, path: str, kind: type[Any] = dict) -> Any:
+    return _answered(management_url, address, path, kind)[0]
+
+
+def _answered(management_url: str, address: Address, path: str, kind: type[Any]) -> tuple[Any, str]:
     """Return the answer, None if RabbitMQ has none, and the date that came with it."""
+    request = _request(management_url, address, path)
     try:
-        with _OPENER.open(request, timeout=_TIMEOUT_S) as response:
+        with _opener(request, address).open(request, timeout=_TIMEOUT_S) as response:
             found = json.loads(response.read(_LONGEST_ANSWER))
             date = response.headers.get("Date") or ""
     except urllib.error.HTTPError as error:
@@ -294,8 +294,8 @@ def _meaning(error: Exception) -> str:
     if isinstance(reason, ssl.SSLCertVerificationError):
         return (
             f"has a certificate that is not trusted ({reason.verify_message.rstrip('.')}): name "
-            "its authority's file in SSL_CERT_FILE, correct the host name, or renew the "
-            "certificate if it has expired"
+            "its authority's file as ?cafile= of an amqps address or in SSL_CERT_FILE, correct "
+            "the host name, or renew the certificate if it has expired"
         )
     if isinstance(reason, ssl.SSLError):
         return f"has no TLS connection for us ({reason.reason}): check http or https, and the port"
@@ -307,21 +307,32 @@ def _meaning(error: Exception) -> str:
     return "does not answer as RabbitMQ does: check host and port of the management address"
 
 
-def _request(
-    management_url: str, address: Address, wanted: str | None = None, kind: str = "queues"
-) -> urllib.request.Request:
-    """Ask for the things of this kind in the virtual host; without ``wanted``, in the server."""
+def _opener(request: urllib.request.Request, address: Address) -> urllib.request.OpenerDirector:
+    context = None
+    if request.type == "https":
+        context = address.tls_context()
+        # The interface may be behind another server than RabbitMQ's own listeners.
+        context.load_default_certs()
+    # No proxy either, even if http_proxy is set: it would see the login. Requests go directly to
+    # RabbitMQ, or not at all.
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),
+        _NoRedirects,
+        urllib.request.HTTPSHandler(context=context),
+    )
+
+
+def _request(management_url: str, address: Address, path: str) -> urllib.request.Request:
     parts = urlsplit(management_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise AddressError("the management URL must look like http://host:15672")
     host = parts.netloc.rpartition("@")[2]
     user = unquote(parts.username) if parts.username else address.user
     password = unquote(parts.password or "") if parts.username else address.password
-    below = "" if wanted is None else f"/{quote(address.vhost, safe='')}{wanted}"
-    path = f"{parts.path.rstrip('/')}/api/{kind}{below}"
     login = base64.b64encode(f"{user}:{password}".encode()).decode()
     return urllib.request.Request(  # noqa: S310 - checked above
-        f"{parts.scheme}://{host}{path}", headers={"Authorization": f"Basic {login}"}
+        f"{parts.scheme}://{host}{parts.path.rstrip('/')}/api/{path}",
+        headers={"Authorization": f"Basic {login}"},
     )
 
 

@@ -23,7 +23,7 @@ from tiercel.acker.inbox.contract import (
     Sender,
     StaleAttemptError,
 )
-from tiercel.acker.redis.errors import LOGINS
+from tiercel.acker.redis.errors import REFUSALS
 from tiercel.queues import outage
 from tiercel.spark_jobs.errors import LostStepsError, StaleTurnError
 from tiercel.spark_jobs.kinds.choice import attempt_at
@@ -237,7 +237,7 @@ class Host:
 
         Raises LostTaskError when a task cannot go on in this process.
         """
-        LOGINS.begin()  # the driver has worked with the same addresses
+        REFUSALS.begin()  # the driver has worked with the same addresses
         outage.name_process(f"process {os.getpid()} of the bolts")
         suspicion = self._around.suspicion
         self._lookouts = lookouts = [

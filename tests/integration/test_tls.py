@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.broker import Desk, ready, unique
+from tests.support.broker import Desk, add_user, put, ready, unique
 from tests.support.certificates import (
     HOST,
     Certificate,
@@ -22,11 +22,13 @@ from tests.support.certificates import (
     make_certificate,
     with_password,
 )
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 from tiercel import RedisRefusedError, RedisUnavailableError
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
+from tiercel.queues.broker import link
 from tiercel.queues.broker.address import Address
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
 from tiercel.queues.broker.management import ManagementSilentError, look_at_interface
@@ -48,9 +50,27 @@ def stranger(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def amqps(servers, certificate):
+def renewed(tmp_path_factory) -> Certificate:
+    """A certificate of another authority, for the same server."""
+    return make_certificate(make_ca(tmp_path_factory.mktemp("tls") / "renewed"))
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(servers, certificate):
     with servers.rabbitmq(certificate) as running:
-        yield running.tls_url
+        yield running
+
+
+@pytest.fixture(scope="module")
+def amqps(rabbitmq):
+    return rabbitmq.tls_url
+
+
+@pytest.fixture(scope="module")
+def demanding(servers, renewed):
+    """A broker with the renewed certificate, which demands one of its clients too."""
+    with servers.rabbitmq(replace(renewed, of_clients_too=True)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +87,11 @@ def no_password(caplog, capfd, amqps, rediss):
     printed = "".join(capfd.readouterr())
     for url in (amqps, rediss):
         assert urlsplit(url).password not in caplog.text + printed
+
+
+def own(certificate: Certificate) -> tuple[Path, Path]:
+    """Return the files of a certificate and its key."""
+    return certificate.ca.with_name("server.pem"), certificate.ca.with_name("server.key")
 
 
 def by_address(url: str) -> str:
@@ -96,18 +121,45 @@ def test_messages_come_and_go_over_tls(amqps, certificate, no_password):
     assert ready(url, queue) == 0
 
 
-def test_a_broker_that_demands_a_certificate_of_its_clients_gets_one(servers, certificate):
-    own = certificate.ca.with_name("server.pem"), certificate.ca.with_name("server.key")
-    with servers.rabbitmq(replace(certificate, of_clients_too=True)) as running:
-        url = f"{running.tls_url}?cafile={certificate.ca}"
-        queue = WorkQueue(name=unique())
-        with pytest.raises((BrokerUnavailableError, BrokerRefusedError), match="certfile"):
-            declare_queue(url, queue)
-        url += "&certfile={}&keyfile={}".format(*own)
+def test_a_broker_that_demands_a_certificate_of_its_clients_gets_one(demanding, renewed):
+    url = f"{demanding.tls_url}?cafile={renewed.ca}"
+    queue = WorkQueue(name=unique())
+    with pytest.raises((BrokerUnavailableError, BrokerRefusedError), match="certfile"):
         declare_queue(url, queue)
-        with Publisher(url) as publisher:
-            publisher.publish(queue.name, [b"a"])
-        assert ready(url, queue.name) == 1
+    url += "&certfile={}&keyfile={}".format(*own(renewed))
+    declare_queue(url, queue)
+    with Publisher(url) as publisher:
+        publisher.publish(queue.name, [b"a"])
+    assert ready(url, queue.name) == 1
+
+
+def test_renewed_certificates_need_no_restart(
+    rabbitmq, demanding, certificate, renewed, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(link, "_STABLE_S", 0)
+    files = [tmp_path / name for name in ("ca.pem", "client.pem", "client.key")]
+
+    def keep(these: Certificate) -> None:
+        for file, one in zip(files, (these.ca, *own(these)), strict=True):
+            file.write_bytes(one.read_bytes())
+
+    keep(certificate)
+    queue = unique()
+    for server in (rabbitmq, demanding):
+        add_user(server, "mover", configure=".*")
+        declare_queue(server.url, WorkQueue(name=queue))
+    with Proxy(rabbitmq.tls_url) as proxy:
+        port = urlsplit(proxy.url).port
+        options = "cafile={}&certfile={}&keyfile={}".format(*files)
+        with Desk(f"amqps://mover:mover@{HOST}:{port}?{options}", queue) as desk:
+            put(rabbitmq.url, queue, b"before")
+            desk.ack(desk.next())
+            proxy.retarget(demanding.tls_url)
+            wait_until(lambda: desk.consumer._link._refusals > 5, 60, "refusals")
+            assert desk.consumer.error() is None
+            keep(renewed)
+            put(demanding.url, queue, b"after")
+            assert desk.next().body == b"after"
 
 
 def test_redis_works_over_tls(rediss, certificate, no_password):
@@ -166,17 +218,29 @@ def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(
     assert_tells(caught.value, url, "127.0.0.1", "correct the host name")
 
 
-def test_an_http_api_whose_authority_nobody_knows_says_where_to_name_it(certificate):
+@pytest.fixture
+def http_api(certificate):
+    """The address of an HTTPS server that demands a certificate, and answers 501."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    folder = certificate.ca.parent
-    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    context.load_cert_chain(*own(certificate))
+    context.load_verify_locations(certificate.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
     with http.server.HTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"https://{HOST}:{server.server_port}"
-        with pytest.raises(ManagementSilentError, match=r"is not trusted.*SSL_CERT_FILE"):
-            look_at_interface(url, Address.parse("amqp://host"))
+        yield f"https://{HOST}:{server.server_port}"
         server.shutdown()
+
+
+def test_an_http_api_whose_authority_nobody_knows_says_where_to_name_it(http_api):
+    with pytest.raises(ManagementSilentError, match=r"is not trusted.*\?cafile=.*SSL_CERT_FILE"):
+        look_at_interface(http_api, Address.parse("amqp://host"))
+
+
+def test_an_http_api_gets_the_certificates_of_the_amqps_address(http_api, certificate):
+    options = "cafile={}&certfile={}&keyfile={}".format(certificate.ca, *own(certificate))
+    with pytest.raises(ManagementSilentError, match="answers 501"):
+        look_at_interface(http_api, Address.parse(f"amqps://host?{options}"))
 
 
 def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url, monkeypatch):
@@ -214,10 +278,7 @@ def test_an_authority_that_cannot_be_read_is_named_before_anything_is_tried(tmp_
 def test_a_client_certificate_that_cannot_be_read_is_named_before_anything_is_tried(
     tmp_path, certificate, lacking
 ):
-    files = {
-        "certfile": certificate.ca.with_name("server.pem"),
-        "keyfile": certificate.ca.with_name("server.key"),
-    }
+    files = dict(zip(("certfile", "keyfile"), own(certificate), strict=True))
     if lacking == "password":
         files["keyfile"] = with_password(files["keyfile"], tmp_path / "locked.key")
     else:

@@ -35,7 +35,7 @@ from tiercel.acker.ledger import Failure, Ledger
 from tiercel.acker.metrics.contract import DRIVER_TASK, STATE_LOST_AT, total_of
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import check_eviction, connect_topology
-from tiercel.acker.redis.errors import LOGINS
+from tiercel.acker.redis.errors import REFUSALS
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues import outage
 from tiercel.spark_jobs.bolts.queue_sink import QueueSink, no_address
@@ -178,7 +178,7 @@ class Driver:
                 )
                 return
             if self._runs.wait_for_turn():
-                LOGINS.begin()
+                REFUSALS.begin()
                 self._keep_spark()
 
     def _keep_spark(self) -> None:

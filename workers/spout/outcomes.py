@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from tiercel.acker.ledger import Ledger, OutcomeFeed, Outcomes
-from tiercel.acker.redis.errors import LOGINS
+from tiercel.acker.redis.errors import REFUSALS
 from tiercel.workers.lifecycle import patiently
 
 _WAIT = timedelta(seconds=1)
@@ -54,7 +54,7 @@ class OutcomeReader:
         feed = patiently(stopped, self._ledger.feed, self._owner)
         if feed is None:
             return False
-        LOGINS.begin()
+        REFUSALS.begin()
         self._feed = feed
         self._thread = threading.Thread(target=self._run, args=[feed], name="outcomes", daemon=True)
         self._thread.start()

@@ -18,6 +18,7 @@ from tiercel.queues.errors import (
     BrokerRefusedError,
     BrokerUnavailableError,
     MessageTooLargeError,
+    NotTrustedError,
     QueueMissingError,
 )
 
@@ -111,8 +112,8 @@ SHUTDOWN = amqp.ConnectionClosedByBroker(320, "CONNECTION_FORCED - shutdown")
         (ssl.SSLEOFError(8, "EOF"), BrokerUnavailableError, "demands a certificate: ?certfile="),
         (ConnectionResetError(104, "reset"), BrokerUnavailableError, "demands a certificate"),
         (BrokenPipeError(32, "broken pipe"), BrokerUnavailableError, "demands a certificate"),
-        (ssl.SSLCertVerificationError(1, "self signed"), BrokerRefusedError, "cafile"),
-        (ssl.SSLCertVerificationError(1, "has expired"), BrokerRefusedError, "or renew it"),
+        (ssl.SSLCertVerificationError(1, "self signed"), NotTrustedError, "cafile"),
+        (ssl.SSLCertVerificationError(1, "has expired"), NotTrustedError, "or renew it"),
         (ssl.SSLError(1, "wrong version"), BrokerRefusedError, "amqps"),
     ],
 )
