@@ -122,7 +122,9 @@ class Tracebacks:
 
         The first error of each kind is logged with its traceback.
         """
-        if isinstance(error, MemoryError):
+        if isinstance(error, MemoryError) or (
+            isinstance(error, BaseExceptionGroup) and error.subgroup(MemoryError)
+        ):
             self._lacked_memory = True  # first: what follows may find no memory either
         report = TraceReport(
             at=datetime.now(UTC),

@@ -178,17 +178,20 @@ def test_asked_to_leave_the_process_of_extra_tasks_just_ends(cluster: InboxClust
 class Lacks(BasicBolt):
     """Finds no memory for one word."""
 
+    def __init__(self, error):
+        self.error = error
+
     def execute(self, tup, collector):
         if tup["word"] == "large":
-            raise MemoryError
+            raise self.error
 
 
-def lacking() -> tuple[InboxCluster, Process, list[int]]:
+def lacking(error: Exception | None = None) -> tuple[InboxCluster, Process, list[int]]:
     """Return a process one of whose bolts lacked memory while the other was in a call."""
     builder = TopologyBuilder("lacking")
     builder.set_spout("spout", Source())
     builder.set_bolt("sleeps", Sleeps()).shuffle_grouping("spout")
-    builder.set_bolt("lacks", Lacks()).shuffle_grouping("spout")
+    builder.set_bolt("lacks", Lacks(error or MemoryError())).shuffle_grouping("spout")
     cluster = InboxCluster(builder.build())
     process = Process(cluster)
     sleeper = cluster.emit([["sleeper"]])
@@ -203,12 +206,15 @@ def lacking() -> tuple[InboxCluster, Process, list[int]]:
     return cluster, process, sleeper
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ExceptionGroup("of tasks", [ValueError(), MemoryError()])], ids=repr
+)
 @pytest.mark.usefixtures("cluster")
 def test_if_no_memory_is_left_calls_end_and_the_tasks_go_on_in_a_new_process(
-    monkeypatch: pytest.MonkeyPatch,
+    error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosts, "_SPARE_BYTES", 1 << 60)
-    cluster, process, sleeper = lacking()
+    cluster, process, sleeper = lacking(error)
     assert "a bolt had no memory left" in str(process.ended())
     assert isinstance(process.error, LostTaskError)
     assert acked(cluster, sleeper)
