@@ -521,7 +521,8 @@ def _translated(error: ChannelClosedByBroker, address: Address, name: str) -> Qu
         return translate(error, address)
     return BrokerRefusedError(
         f"queue {name!r} on {address} is exclusive: it belongs to another connection, and is "
-        "deleted with it; declare it again without exclusive"
+        "deleted with it; declare it again without exclusive; to publish replies to it, use "
+        "QueueSink(declare=False)"
     )
 
 

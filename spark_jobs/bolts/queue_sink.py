@@ -47,6 +47,9 @@ _SETTINGS = (
     *("queue", "exchange", "routing_key", "exchange_type", "body", "fields", "persistent"),
     *("declare", "patience_secs"),
 )
+# Begins names that only RabbitMQ gives, such as those of clients' reply queues: it refuses to
+# declare them, and a dead-letter queue named after them.
+_RESERVED = "amq."
 # Begins the types of RabbitMQ's plugins, such as x-consistent-hash.
 _PLUGIN = "x-"
 _KEY = "routing key"
@@ -217,7 +220,8 @@ class QueueSink(Bolt):
         **properties: Unpack[SinkProperties],
     ) -> None:
         """With ``declare`` a missing queue is declared as a ``QueueSpout`` would declare it, with
-        its dead-letter queue. An exchange must exist, or have an ``exchange_type``.
+        its dead-letter queue, unless its name begins with ``amq.``, which only RabbitMQ gives. An
+        exchange must exist, or have an ``exchange_type``.
         """
         _check_properties(properties)
         _check_exchange_type(exchange_type, exchange, declare=declare)
@@ -366,14 +370,14 @@ class QueueSink(Bolt):
                     declare_exchange(self._amqp_url, exchange, self._exchange_type, self._patience)
                 elif exchange:
                     find_exchange(self._amqp_url, exchange, self._patience)
-                elif self._declare:
+                elif self._declare and not queue.startswith(_RESERVED):
                     declare_queue(self._amqp_url, WorkQueue(name=queue), self._patience)
                 else:
                     # Each client of a service may have its own queue.
                     continue
                 self._known.add(place)
             except BrokerFailedError as error:
-                # RabbitMQ fails at this name alone, such as a forged address of a direct reply.
+                # RabbitMQ fails at this name alone.
                 refused[place] = error
             except BrokerUnavailableError as error:
                 refused[place] = away = error

@@ -10,6 +10,7 @@ from threading import Timer
 from unittest.mock import patch
 
 import pytest
+from pika import BasicProperties
 
 from tests.support.broker import delete, plain_channel, ready, take_all, unique, wait_ready
 from tests.support.proxy import Proxy
@@ -109,8 +110,7 @@ def test_a_field_names_each_tuple_s_queue_and_is_no_part_of_the_body(amqp_url, q
         (["q" * 251, "x"], "which is no name of a queue"),
         (["orders\n", "x"], "no name of a queue: use 1 to 250 bytes without line breaks"),
         ([None, "x"], "field 'to' holds None, which is no name of a queue"),
-        (["amq.reserved", "x"], "may not do this"),
-        (["amq.rabbitmq.reply-to.forged", "x"], "INTERNAL_ERROR"),
+        (["amq.reserved", "x"], "there is no queue 'amq.reserved'"),
         (["out", None], "a body is a string or bytes, not the NoneType None"),
         (
             ["out", "x" * (16 * 1024 * 1024 + 1)],
@@ -129,6 +129,25 @@ def test_a_tuple_that_cannot_be_published_fails_alone(amqp_url, queue, bad, reas
         assert reason in running.failed[1]
         assert running.failed[1].startswith("out[2]: ")
         assert bodies(amqp_url, queue) == [b"before", b"after"]
+
+
+def test_queues_that_only_the_broker_can_name_take_replies_without_a_declaration(amqp_url, queue):
+    declare_queue(amqp_url, WorkQueue(name=queue))
+    with plain_channel(amqp_url) as client:
+        own = client.queue_declare("", exclusive=True).method.queue
+        direct = "amq.rabbitmq.reply-to"
+        found = []
+        for place in (own, direct):
+            client.basic_consume(place, lambda *reply: found.append(reply[3]), auto_ack=True)
+        client.basic_publish("", queue, b"?", BasicProperties(reply_to=direct))
+        _, asked, _ = client.basic_get(queue, auto_ack=True)
+        with SinkStage(
+            QueueSink(field("to"), body=field("body")), amqp_url, fields="to string, body string"
+        ) as running:
+            running.publish([own, "a"], [asked.reply_to, "b"])
+            assert (running.acked, running.failed) == ([0, 1], {})
+        wait_until(lambda: client.connection.process_data_events(0.1) or len(found) == 2)
+        assert sorted(found) == [b"a", b"b"]
 
 
 def test_a_number_that_json_lacks_fails_alone(amqp_url, queue):
