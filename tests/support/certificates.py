@@ -4,11 +4,14 @@ to use it.
 
 from __future__ import annotations
 
+import socket
+import ssl
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from tiercel.compose.install import install_missing
+from tiercel.compose.server import LOOPBACK
 
 # The only name in the certificate; the address 127.0.0.1 is not.
 HOST = "localhost"
@@ -72,6 +75,21 @@ def make_certificate(ca: Path) -> Certificate:
     return Certificate(
         ca=ca, files={path.name: path.read_bytes() for path in (ca, key, certificate)}
     )
+
+
+def speaks_tls(port: int) -> bool:
+    """Return True if a server on this loopback port answers a TLS handshake.
+
+    A server's listener with TLS may open after the one without.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=5) as plain:
+            context.wrap_socket(plain).close()
+    except OSError:
+        return False
+    return True
 
 
 def with_password(key: Path, locked: Path) -> Path:

@@ -19,6 +19,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.waiting_utils import WaitStrategy
 
 from tests.images.server_images import ServerVersion
+from tests.support.certificates import speaks_tls
 from tiercel.compose.embedded import answers_as_rabbitmq, answers_as_redis
 from tiercel.compose.server import LOOPBACK, free_port
 
@@ -48,6 +49,7 @@ class _Answers(WaitStrategy):
 class ContainerServer(ABC):
     """Replaces ``compose.server.EmbeddedServer``, as far as tests use it."""
 
+    # The second one has TLS if the server has a certificate.
     ports: ClassVar[tuple[int, ...]]
 
     def __init__(
@@ -58,7 +60,9 @@ class ContainerServer(ABC):
         extra: str = "",
         files: dict[str, bytes] | None = None,
     ) -> None:
-        """``extra`` is added to its configuration, ``files`` are put into ``/tiercel``."""
+        """``extra`` is added to its configuration, ``files`` of its certificate are put into
+        ``/tiercel``.
+        """
         self.server = server
         self._image = image
         self.password = secrets.token_urlsafe(24)
@@ -74,6 +78,9 @@ class ContainerServer(ABC):
     @abstractmethod
     def _answers(self) -> bool:
         """Return True if it serves clients now; raise OSError if it cannot be reached."""
+
+    def _serves(self) -> bool:
+        return self._answers() and (not self._files or speaks_tls(self.port(self.ports[1])))
 
     def port(self, inside: int) -> int:
         """The loopback port for a port of the container."""
@@ -93,7 +100,7 @@ class ContainerServer(ABC):
         It keeps the data of an earlier run.
         """
         if self._container is None:
-            self._container = self._create().waiting_for(_Answers(self._answers))
+            self._container = self._create().waiting_for(_Answers(self._serves))
             self._container.ports = {
                 str(inside): (LOOPBACK, outside) for inside, outside in self._published.items()
             }
@@ -102,7 +109,7 @@ class ContainerServer(ABC):
             self._container.start()
         elif not self.running:
             self._container.get_wrapped_container().start()
-            _Answers(self._answers).wait_until_ready(self._container)
+            _Answers(self._serves).wait_until_ready(self._container)
         return self
 
     def stop(self) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from typing import Any
 
 from tests.images.engine import engine
 from tests.images.server_images import ServerVersion, image_of, server_named
-from tests.support.certificates import HOST, Certificate
+from tests.support.certificates import HOST, Certificate, speaks_tls
 from tests.support.containers import ContainerRabbitMQ, ContainerRedis
 from tests.support.postgres import EmbeddedPostgres
+from tests.support.waiting import wait_until
 from tiercel.compose.embedded import EmbeddedRabbitMQ, EmbeddedRedis
 from tiercel.compose.install import install_missing
 from tiercel.compose.server import LOOPBACK, free_port
@@ -84,6 +86,10 @@ class _WithTls:
             (self.folder / name).write_bytes(content)
         with (self.folder / self._config).open("a") as config:
             config.write(self._tls_lines())
+
+    def wait_until_ready(self, stopped: Event | None = None) -> None:
+        super().wait_until_ready(stopped)
+        wait_until(lambda: speaks_tls(self._tls_port), message="the listener with TLS")
 
     @property
     def tls_url(self) -> str:

@@ -150,6 +150,16 @@ def test_queues_that_only_the_broker_can_name_take_replies_without_a_declaration
         assert sorted(found) == [b"a", b"b"]
 
 
+def test_a_direct_reply_to_an_invented_address_is_dropped_alone(amqp_url, queue):
+    with SinkStage(
+        QueueSink(field("to"), body=field("body")), amqp_url, fields="to string, body string"
+    ) as running:
+        invented = "amq.rabbitmq.reply-to.forged"
+        running.publish([queue, "before"], [invented, "x"], [queue, "after"])
+        assert (running.acked, running.failed) == ([0, 1, 2], {})
+        assert bodies(amqp_url, queue) == [b"before", b"after"]
+
+
 def test_a_number_that_json_lacks_fails_alone(amqp_url, queue):
     with SinkStage(QueueSink(queue), amqp_url, fields="d double") as running:
         running.publish([1.5], [float("nan")], [2.5])
