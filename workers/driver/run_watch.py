@@ -42,6 +42,8 @@ START_S = 60.0
 # Spark replaces a killed executor within three seconds, or fifteen on a busy machine. Meanwhile
 # only the tasks of that executor stand still; a new run would restart all tasks.
 _REPLACED_S = 20.0
+# Without a word for this long, a task may be waiting for Spark to replace its executor.
+_LATE_S = 2.0
 # Messages waiting for these tasks must not time out, which would count as a failure.
 _REPLACED_PART = 2 / 3
 # Looks in a row. After a stall of Redis or a jump of its clock, every process seems long gone until
@@ -231,9 +233,11 @@ class RunWatch:
         if all(one.seen_s is not None for one in figures.values()):
             self._keeper.started()
         timeout_s = run.topology.config.message_timeout_secs
-        missing = missing_tasks(figures, lost_s(timeout_s, is_planned=False), age_s)
-        if missing and tasks.waiting:
-            missing = missing_tasks(figures, lost_s(timeout_s, is_planned=True), age_s)
+        if missing_tasks(figures, _LATE_S, age_s) and tasks.waiting:
+            absences.waited_at_s = age_s
+        # Once an executor has come, Python starts on it.
+        is_planned = age_s - absences.waited_at_s <= UNATTENDED_S
+        missing = missing_tasks(figures, lost_s(timeout_s, is_planned=is_planned), age_s)
         missing = absences.looked(missing)
         if missing:
             named = ", ".join(str(task) for task in missing[:10])
@@ -292,7 +296,7 @@ def missing_tasks(
 
 
 def lost_s(message_timeout_s: float, *, is_planned: bool) -> float:
-    """Return how long a task may lack a process; ``is_planned``: Spark waits for an executor.
+    """Return how long a task may lack a process; ``is_planned``: Spark is replacing its executor.
 
     >>> lost_s(30.0, is_planned=False), lost_s(30.0, is_planned=True), lost_s(18.0, is_planned=True)
     (10.0, 20.0, 12.0)
@@ -306,6 +310,8 @@ class Absences:
     """Counts how many looks in a row found each bolt task without a process."""
 
     def __init__(self) -> None:
+        # Age of the run when Spark was last waiting for an executor.
+        self.waited_at_s = float("-inf")
         self._looks: Counter[int] = Counter()
 
     def looked(self, missing: Sequence[int]) -> tuple[int, ...]:

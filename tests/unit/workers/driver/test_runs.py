@@ -433,6 +433,7 @@ def test_bolt_tasks_that_nothing_attends_end_the_run(world, drive, caplog, monke
 
 
 def test_bolt_tasks_that_wait_for_a_new_executor_end_the_run_later(world, drive, monkeypatch):
+    monkeypatch.setattr(run_watch, "_LATE_S", 0.1)
     monkeypatch.setattr(run_watch, "UNATTENDED_S", 0.2)
     monkeypatch.setattr(run_watch, "_REPLACED_S", 3_600.0)
     drive()
@@ -447,6 +448,22 @@ def test_bolt_tasks_that_wait_for_a_new_executor_end_the_run_later(world, drive,
     wait_until(lambda: len(world.jobs) == 2, 10, "another run")
     world.attends = True
     running(world, after=run)
+
+
+def test_bolt_tasks_whose_executor_has_come_have_time_to_start(world, drive, monkeypatch):
+    monkeypatch.setattr(run_watch, "UNATTENDED_S", 1.0)
+    monkeypatch.setattr(run_watch, "_LATE_S", 0.2)
+    drive()
+    run = running(world)
+    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s is not None, 5, "the task")
+    world.jobs[0].waiting = 1
+    world.attends = False
+    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s > 2, 20, "it to be gone")
+    world.jobs[0].waiting = 0
+    time.sleep(0.5)  # twenty looks: Python starts on the new executor
+    world.attends = True
+    time.sleep(0.5)
+    assert (world.run, len(world.jobs)) == (run, 1)
 
 
 def test_a_jump_of_redis_clock_ends_no_run(world, drive, monkeypatch):
