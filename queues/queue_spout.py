@@ -13,7 +13,7 @@ from tiercel.queues.consuming.consumer import Consumer, ConsumerSettings
 from tiercel.queues.consuming.messages import Delivery, Later
 from tiercel.queues.errors import BadBodyError, BadPropertyError
 from tiercel.queues.limits import PREFETCH
-from tiercel.queues.message.identity import Identity, identity_reader
+from tiercel.queues.message.identity import NO_IDENTITY, Identity, identity_reader
 from tiercel.queues.message.properties import PropertyColumns
 from tiercel.queues.nouns import refuse_typos
 from tiercel.queues.retry import (
@@ -57,10 +57,6 @@ def refusal_of(error: Exception) -> str:
     if isinstance(error, ValueError):
         return f"does not fit the fields: {error}"
     return f"could not be emitted: {type(error).__name__}: {error}"
-
-
-# The counter of messages without an identity, in a spout that has ``identity`` set.
-NO_IDENTITY = "no_identity"
 
 
 class MessageId(NamedTuple):

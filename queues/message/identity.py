@@ -16,6 +16,8 @@ from tiercel.queues.message.properties import SINCE_HEADER, checked_sender, head
 
 # The parts of a message that may identify it.
 WANTED = '"message_id", "header:NAME" or "body", or ["user_id", one of these]'
+# The counter of messages without an identity, in a spout that has ``identity`` set.
+NO_IDENTITY = "no_identity"
 _HEADER = "header:"
 _MARK = SINCE_HEADER.encode()
 _SECONDS_DIGITS = 12

@@ -26,16 +26,18 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from tiercel.acker.errors import AckerError, RedisUnavailableError
-from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.layout import spout_seat
-from tiercel.spark_jobs.topology.graph import Topology, shape_of
 from tiercel.spark_jobs.whereabouts import Whereabouts, of_this_process, unpacked
 from tiercel.workers.control.contract import Attendant, Seat, Unreadable, pack, unpack
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry
+
+if TYPE_CHECKING:  # as in registry.py
+    from tiercel.acker.inbox.contract import InboxFigures
 
 log = logging.getLogger(__name__)
 # A bolt task whose process is silent for longer counts as without a process. Spark restarts a
@@ -221,7 +223,7 @@ class Keeper:
                 self._drop()
             return drawn
 
-    def attend(self, run: str, topology: Topology) -> None:
+    def attend(self, run: str, shape: str, parallelism: Mapping[str, int]) -> None:
         """Make spout workers send to this run from now on: no message times out before ``started``.
 
         If Redis does not answer, the next renewal does it.
@@ -231,8 +233,8 @@ class Keeper:
                 self._idle,
                 run=run,
                 starting=True,
-                shape=shape_of(topology),
-                parallelism=topology.parallelism,
+                shape=shape,
+                parallelism=parallelism,
             )
         )
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import islice, product
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
@@ -19,12 +19,12 @@ from tiercel.acker.layout import shard_prefix, topology_prefix
 from tiercel.acker.ledger import LedgerSpec
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
-from tiercel.queues.queue_spout import QueueSpout
-from tiercel.spark_jobs.bolts.queue_sink import QueueSink
-from tiercel.spark_jobs.topology.bolt_settings import at_once_of
-from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.errors import UsageError
+
+# Commands that only talk to Redis load neither Arrow nor RabbitMQ's client.
+if TYPE_CHECKING:
+    from tiercel.spark_jobs.topology.graph import Topology
 
 # Far above any real topology: a monitor keeps this many connections and keys in memory.
 _Shards = Annotated[int, Field(strict=True, ge=0, le=4_096)]
@@ -108,6 +108,10 @@ class Graph:
 
 def graph_of(topology: Topology) -> Graph:
     """Return the graph of a topology."""
+    # In a process that has a topology they are loaded; elsewhere they cost 0.3 s.
+    from tiercel.queues.queue_spout import QueueSpout  # noqa: PLC0415
+    from tiercel.spark_jobs.topology.bolt_settings import at_once_of  # noqa: PLC0415
+
     spouts = [
         Component(
             name=name,
@@ -139,6 +143,8 @@ def graph_of(topology: Topology) -> Graph:
 
 def _sink(bolt: object) -> str | None:
     """Return the queue of a sink; None if tuples name their queues, or an exchange routes them."""
+    from tiercel.spark_jobs.bolts.queue_sink import QueueSink  # noqa: PLC0415 - as above
+
     return bolt.queue if isinstance(bolt, QueueSink) and isinstance(bolt.queue, str) else None
 
 

@@ -19,7 +19,7 @@ from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.topology.bolt_settings import spreads_by_run
-from tiercel.spark_jobs.topology.graph import bolt_tasks
+from tiercel.spark_jobs.topology.graph import bolt_tasks, shape_of
 from tiercel.workers.control.contract import NO_REBALANCE, Rebalance, State
 from tiercel.workers.control.presence import ExecutorReport, Keeper
 from tiercel.workers.driver.executors import Fleet
@@ -266,7 +266,7 @@ class Runs:
         ended = Ended.STOPPED
         try:
             # The run owns the inboxes, so spout workers may send while Python workers start.
-            self._keeper.attend(run.id, run.topology)
+            self._keeper.attend(run.id, shape_of(run.topology), run.topology.parallelism)
             ended = self._watch.until_end(
                 run, tasks, self._order, partial(self._may_widen, hosts, joining), joining.is_due
             )

@@ -25,7 +25,7 @@ from tiercel.acker.metrics.contract import (
     total_of,
 )
 from tiercel.queues.broker.depths import QueueDepth
-from tiercel.queues.queue_spout import NO_IDENTITY
+from tiercel.queues.message.identity import NO_IDENTITY
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import ExecutorReport

@@ -60,6 +60,21 @@ def test_only_processes_of_bolts_and_drivers_import_the_engine(module):
     assert finished.stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    ("file", "heavy"),
+    [
+        ("orders", "{'pyarrow', 'pika', 'pyspark', 'nicegui'}"),
+        ("topologies", "{'pyspark', 'nicegui', 'tiercel.queues.queue_spout'}"),
+    ],
+)
+def test_orders_and_views_wait_for_no_library_that_they_do_not_need(file, heavy):
+    program = f"import sys, tiercel.workers.cli.{file}; print({heavy} & set(sys.modules))"
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "set()\n"
+
+
 def test_a_command_that_there_is_not_is_named_with_one_that_is_alike():
     result = CliRunner().invoke(app, ["kil"])
     assert result.exit_code == 2
