@@ -6,7 +6,7 @@ ids           edge ids, root ids, keys of tuples over all deliveries, hashes, in
 ledger        contract of the ledger and its feed; the work of a call in canonical form
 memory        the ledger in memory
 redis_ledger  the ledger in Redis
-layout        its keys, and ids packed into them
+layout        its servers and shards, and the names of its keys
 redis_feed    its outcome feed
 effects       calls of several stores that leave together
 redis         clients of Redis, translation of their errors, scripts that leave together

@@ -1,4 +1,4 @@
-"""Layout of the ledger in Redis: key names, and the packing of ids into them. Pure.
+"""Layout of the ledger in Redis: its servers and shards, and the names of its keys. Pure.
 
 All keys of one shard share a hash tag, ``tiercel:{topology:shard}:``, and so are on one server of a
 cluster:
@@ -24,48 +24,27 @@ bucket's roots are born together: it empties and expires as one.
 from __future__ import annotations
 
 import hashlib
-import json
-import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 from urllib.parse import quote
-
-import numpy as np
-from numpy.typing import NDArray
-
-from tiercel.acker.ids import mix_array
-from tiercel.acker.ledger import LIFETIMES, REASON_LENGTH, Failure, Ids, LedgerSpec, RootUpdates
-
-# Roots per call: two to four milliseconds, and a third of what Lua can unpack.
-SLICE = 3000
-# Lifetime of receipts if messages never time out.
-_HOUR_MS = 3_600_000
-_HIGH_SHIFT = np.uint64(40)
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lifetimes:
-    """Lifetimes passed to the scripts, in milliseconds; 0 means forever."""
+class LedgerSpec:
+    """Location and size of a topology's ledger; picklable, travels to executors.
 
-    entries_ms: int
-    receipts_ms: int
-    marks_ms: int
+    ``urls`` may hold passwords: never log it.
+    """
 
-
-def lifetimes(message_timeout: timedelta | None) -> Lifetimes:
-    """Return how long each kind of key is kept."""
-    if message_timeout is None:
-        return Lifetimes(entries_ms=0, receipts_ms=_HOUR_MS, marks_ms=0)
-    kept_ms = max(1, int(LIFETIMES * message_timeout.total_seconds() * 1000))
-    return Lifetimes(entries_ms=kept_ms, receipts_ms=kept_ms, marks_ms=kept_ms + _HOUR_MS)
-
-
-def shards_of(roots: Ids, shards: int) -> Ids:
-    """The shard of each root: its 24 high bits, so that a bucket lies in one shard."""
-    return mix_array(roots >> _HIGH_SHIFT) % np.uint64(shards)
+    topology: str
+    # One server for all shards, or one per shard (shard i is on ``urls[i % len(urls)]``).
+    urls: tuple[str, ...] = field(repr=False)
+    shards: int
+    # Spout tasks have ids 1 .. owners; their feeds are passed to the scripts as KEYS.
+    owners: int
+    # None: messages never time out, and entries never expire.
+    message_timeout: timedelta | None
 
 
 def topology_prefix(topology: str) -> str:
@@ -144,90 +123,3 @@ class Group:
     high: bytes
     start: int
     end: int
-
-
-def groups_of(roots: Ids) -> list[Group]:
-    """Cut ascending roots into buckets."""
-    if not roots.size:
-        return []
-    highs = roots >> _HIGH_SHIFT
-    if highs[0] == highs[-1]:
-        return [Group(int(highs[0]).to_bytes(3), 0, roots.size)]
-    ends = np.concatenate(((highs[1:] != highs[:-1]).nonzero()[0] + 1, [roots.size]))
-    starts = np.concatenate(([0], ends[:-1]))
-    names = highs[starts].astype(">u8").tobytes()
-    return [
-        Group(names[8 * i + 5 : 8 * i + 8], start, end)
-        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
-    ]
-
-
-def fields(roots: Ids) -> Bytes:
-    """The field of each root, 5 bytes per row."""
-    return roots.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 3:]
-
-
-def records(roots: Ids, values: NDArray[np.integer[Any]], width: int = 8) -> Bytes:
-    """The field of each root and the last ``width`` bytes of its value, one row per root."""
-    pairs = np.empty((roots.size, 2), ">u8")
-    pairs[:, 0] = roots
-    pairs[:, 1] = values
-    table = pairs.view(np.uint8)
-    return table[:, 3:] if width == 8 else np.delete(table, np.s_[8 : 16 - width], axis=1)[:, 3:]
-
-
-def slices(work: RootUpdates) -> Iterator[RootUpdates]:
-    """Cut into calls.
-
-    Equal work is cut equally, so that a slice's number means the same to every attempt.
-    """
-    if 0 < work.roots.size <= SLICE:
-        yield work
-        return
-    for start in range(0, work.roots.size, SLICE):
-        yield work.at(np.s_[start : start + SLICE])
-
-
-def pack_failure(failure: Failure) -> bytes:
-    """Pack the reason, without the root: length and JSON, which keeps half a surrogate pair.
-
-    A failure that says more than its reason has one more member.
-    """
-    said: list[Any] = [failure.component, failure.task, failure.reason[:REASON_LENGTH]]
-    more: dict[str, Any] = {}
-    if failure.reject:
-        more["reject"] = True
-    if failure.retry_after_s is not None:
-        more.update(retry_after_s=failure.retry_after_s, blame=failure.blame)
-    if more:
-        said.append(more)
-    text = json.dumps(said).encode()
-    return struct.pack(">I", len(text)) + text
-
-
-def unpack_failures(packed: bytes) -> list[Failure]:
-    """The contents of an ``f`` field."""
-    failures = []
-    at = 0
-    while at < len(packed):
-        root, length = struct.unpack_from(">QI", packed, at)
-        at += 12 + length
-        component, task, reason, *more = json.loads(packed[at - length : at])
-        orders = more[0] if more else {}
-        failures.append(
-            Failure(
-                root=root,
-                component=component,
-                task=task,
-                reason=reason,
-                reject=orders.get("reject", False),
-                retry_after_s=orders.get("retry_after_s"),
-                blame=orders.get("blame", True),
-            )
-        )
-    return failures
-
-
-def unpack_roots(packed: bytes) -> list[int]:
-    """The contents of an ``a``, ``r`` or ``t`` field."""
-    return [int(root) for root in np.frombuffer(packed, ">u8").tolist()]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -141,23 +141,6 @@ class Census:
     feed_entries: int
     # Age of the oldest feed entry; 0 if there is none.
     feed_lag_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerSpec:
-    """Location and size of a topology's ledger; picklable, travels to executors.
-
-    ``urls`` may hold passwords: never log it.
-    """
-
-    topology: str
-    # One server for all shards, or one per shard (shard i is on ``urls[i % len(urls)]``).
-    urls: tuple[str, ...] = field(repr=False)
-    shards: int
-    # Spout tasks have ids 1 .. owners; their feeds are passed to the scripts as KEYS.
-    owners: int
-    # None: messages never time out, and entries never expire.
-    message_timeout: timedelta | None
 
 
 class OutcomeFeed(Protocol):

@@ -11,6 +11,7 @@ from functools import partial
 
 from tiercel.acker.effects import Effect, LocalEffect
 from tiercel.acker.inbox.contract import number_of_run
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.ledger import (
     LIFETIMES,
     REASON_LENGTH,
@@ -18,7 +19,6 @@ from tiercel.acker.ledger import (
     Census,
     Failure,
     Ledger,
-    LedgerSpec,
     Outcomes,
     Reply,
     Token,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import struct
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -10,9 +12,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+
 from tiercel.acker.errors import AckerError
-from tiercel.acker.layout import unpack_failures, unpack_roots
-from tiercel.acker.ledger import Failure, Outcomes, joined
+from tiercel.acker.ledger import REASON_LENGTH, Failure, Outcomes, joined
 from tiercel.acker.redis.scripts import RedisEffect, RedisServer, script_source
 
 _START = "0-0"
@@ -253,3 +256,48 @@ def _outcomes(entries: Iterable[Sequence[bytes]], *, ledger_lost: bool) -> Outco
         waiting=lists[b"w"],
         ledger_lost=ledger_lost,
     )
+
+
+def pack_failure(failure: Failure) -> bytes:
+    """Pack the reason, without the root: length and JSON, which keeps half a surrogate pair.
+
+    A failure that says more than its reason has one more member.
+    """
+    said: list[Any] = [failure.component, failure.task, failure.reason[:REASON_LENGTH]]
+    more: dict[str, Any] = {}
+    if failure.reject:
+        more["reject"] = True
+    if failure.retry_after_s is not None:
+        more.update(retry_after_s=failure.retry_after_s, blame=failure.blame)
+    if more:
+        said.append(more)
+    text = json.dumps(said).encode()
+    return struct.pack(">I", len(text)) + text
+
+
+def unpack_failures(packed: bytes) -> list[Failure]:
+    """The contents of an ``f`` field."""
+    failures = []
+    at = 0
+    while at < len(packed):
+        root, length = struct.unpack_from(">QI", packed, at)
+        at += 12 + length
+        component, task, reason, *more = json.loads(packed[at - length : at])
+        orders = more[0] if more else {}
+        failures.append(
+            Failure(
+                root=root,
+                component=component,
+                task=task,
+                reason=reason,
+                reject=orders.get("reject", False),
+                retry_after_s=orders.get("retry_after_s"),
+                blame=orders.get("blame", True),
+            )
+        )
+    return failures
+
+
+def unpack_roots(packed: bytes) -> list[int]:
+    """The contents of an ``a``, ``r`` or ``t`` field."""
+    return [int(root) for root in np.frombuffer(packed, ">u8").tolist()]

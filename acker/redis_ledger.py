@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
@@ -13,25 +15,15 @@ import redis
 from numpy.typing import NDArray
 
 from tiercel.acker.effects import Effect, LocalEffect, perform_all
-from tiercel.acker.layout import (
-    Lifetimes,
-    ShardKeys,
-    fields,
-    groups_of,
-    lifetimes,
-    pack_failure,
-    records,
-    shards_of,
-    slices,
-    unpack_roots,
-)
+from tiercel.acker.ids import mix_array
+from tiercel.acker.layout import Group, LedgerSpec, ShardKeys
 from tiercel.acker.ledger import (
+    LIFETIMES,
     Applied,
     Census,
     Failure,
     Ids,
     Ledger,
-    LedgerSpec,
     OutcomeFeed,
     Reply,
     RootUpdates,
@@ -51,13 +43,43 @@ from tiercel.acker.redis.scripts import (
     nothing,
     script_source,
 )
-from tiercel.acker.redis_feed import FeedServer, Noted, RedisFeed, ShardFeed
+from tiercel.acker.redis_feed import (
+    FeedServer,
+    Noted,
+    RedisFeed,
+    ShardFeed,
+    pack_failure,
+    unpack_roots,
+)
 
 T = TypeVar("T")
 _CONFLICT = pack_failure(conflict_of(0))
 _APPLIED = (Applied.FRESH, Applied.REPEATED, Applied.CONFLICTING, Applied.STALE)
 _SCAN_COUNT = 1000
 _MOST_OWNERS = 65_535
+# Roots per call: two to four milliseconds, and a third of what Lua can unpack.
+SLICE = 3000
+# Lifetime of receipts if messages never time out.
+_HOUR_MS = 3_600_000
+_HIGH_SHIFT = np.uint64(40)
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lifetimes:
+    """Lifetimes passed to the scripts, in milliseconds; 0 means forever."""
+
+    entries_ms: int
+    receipts_ms: int
+    marks_ms: int
+
+
+def lifetimes(message_timeout: timedelta | None) -> Lifetimes:
+    """Return how long each kind of key is kept."""
+    if message_timeout is None:
+        return Lifetimes(entries_ms=0, receipts_ms=_HOUR_MS, marks_ms=0)
+    kept_ms = max(1, int(LIFETIMES * message_timeout.total_seconds() * 1000))
+    return Lifetimes(entries_ms=kept_ms, receipts_ms=kept_ms, marks_ms=kept_ms + _HOUR_MS)
 
 
 def open_ledger(spec: LedgerSpec) -> Ledger:
@@ -392,3 +414,50 @@ def _census(client: redis.Redis, keys: ShardKeys) -> Census:
         feed_entries=sum(of_feeds[::2]),
         feed_lag_s=max([0.0, *lags]) / 1000,
     )
+
+
+def shards_of(roots: Ids, shards: int) -> Ids:
+    """The shard of each root: its 24 high bits, so that a bucket lies in one shard."""
+    return mix_array(roots >> _HIGH_SHIFT) % np.uint64(shards)
+
+
+def groups_of(roots: Ids) -> list[Group]:
+    """Cut ascending roots into buckets."""
+    if not roots.size:
+        return []
+    highs = roots >> _HIGH_SHIFT
+    if highs[0] == highs[-1]:
+        return [Group(int(highs[0]).to_bytes(3), 0, roots.size)]
+    ends = np.concatenate(((highs[1:] != highs[:-1]).nonzero()[0] + 1, [roots.size]))
+    starts = np.concatenate(([0], ends[:-1]))
+    names = highs[starts].astype(">u8").tobytes()
+    return [
+        Group(names[8 * i + 5 : 8 * i + 8], start, end)
+        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
+    ]
+
+
+def fields(roots: Ids) -> Bytes:
+    """The field of each root, 5 bytes per row."""
+    return roots.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 3:]
+
+
+def records(roots: Ids, values: NDArray[np.integer[Any]], width: int = 8) -> Bytes:
+    """The field of each root and the last ``width`` bytes of its value, one row per root."""
+    pairs = np.empty((roots.size, 2), ">u8")
+    pairs[:, 0] = roots
+    pairs[:, 1] = values
+    table = pairs.view(np.uint8)
+    return table[:, 3:] if width == 8 else np.delete(table, np.s_[8 : 16 - width], axis=1)[:, 3:]
+
+
+def slices(work: RootUpdates) -> Iterator[RootUpdates]:
+    """Cut into calls.
+
+    Equal work is cut equally, so that a slice's number means the same to every attempt.
+    """
+    if 0 < work.roots.size <= SLICE:
+        yield work
+        return
+    for start in range(0, work.roots.size, SLICE):
+        yield work.at(np.s_[start : start + SLICE])

@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.server import redis_server, server_seconds
 from tiercel.acker.ids import RootIds, mix_array
-from tiercel.acker.ledger import Ids, LedgerSpec, Token, Updates
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Ids, Token, Updates
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import RedisLedger
 

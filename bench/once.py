@@ -35,7 +35,7 @@ from bench.topologies.rows import DATABASE
 from tests.support.postgres import EmbeddedPostgres
 from tiercel.acker.effects import perform_in_turn
 from tiercel.acker.ids import Said
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.database.engine import engine_of
 from tiercel.spark_jobs.database.rows import Row, WriterSettings

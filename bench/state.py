@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.server import redis_server
 from tiercel import KeyValueState
 from tiercel.acker.effects import Effect, perform_in_turn
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.redis.clients import connect
 from tiercel.spark_jobs.state.key_value import StateCache
 from tiercel.spark_jobs.state.redis_store import RedisStateStore

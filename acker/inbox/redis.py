@@ -66,7 +66,7 @@ from tiercel.acker.inbox.contract import (
     unsealed,
     windows_in,
 )
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.redis.scripts import (
     RedisEffect,
     RedisScript,

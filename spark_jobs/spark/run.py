@@ -14,8 +14,7 @@ from typing import Any
 
 from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.layout import paused_key, seat_key, silent_key, spout_seat
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec, paused_key, seat_key, silent_key, spout_seat
 from tiercel.acker.limits import LimitSpec, Rate, RedisLimits
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect_topology

@@ -14,8 +14,7 @@ from itertools import chain
 from urllib.parse import unquote
 
 from tiercel.acker.effects import perform_all
-from tiercel.acker.layout import shard_prefix
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec, shard_prefix
 from tiercel.acker.redis.scripts import RedisServer, RedisServers, script_source
 from tiercel.spark_jobs.errors import SavepointError
 from tiercel.spark_jobs.state import redis_shard

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 from tiercel.acker.effects import Effect, perform_all
-from tiercel.acker.layout import shard_prefix
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec, shard_prefix
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.scripts import RedisEffect, RedisServer, RedisServers

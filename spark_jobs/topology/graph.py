@@ -17,7 +17,7 @@ from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
 from tiercel.acker.ids import EXTRA, line_of, task_of
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.queues.limits import UNEMITTED_S
 from tiercel.queues.spout import Spout, SpoutContext, TaskContext
 from tiercel.queues.values.schema import Schema

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 from tiercel import RedisUnavailableError
 from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.queues.broker.depths import depths

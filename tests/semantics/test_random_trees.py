@@ -24,7 +24,7 @@ from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Topology, TopologyBuilder
 from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.redis import RedisInboxes
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import RedisLedger
 from tiercel.spark_jobs.errors import ForeignTupleError

@@ -14,7 +14,8 @@ from tests.support.emitter import SpoutEmitter
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.contract import Bounds, Sender
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.ledger import LedgerSpec, Outcomes
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Outcomes
 from tiercel.acker.limits import MemoryLimits
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics

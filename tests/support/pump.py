@@ -22,7 +22,8 @@ from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Appended, Chunk, Parcel, decode
 from tiercel.acker.inbox.contract import Bounds, Claims, Inboxes, Sender
 from tiercel.acker.inbox.memory import MemoryInbox, MemoryInboxes
-from tiercel.acker.ledger import Ledger, LedgerSpec, Outcomes
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Ledger, Outcomes
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.queues.message.identity import Identified

@@ -15,7 +15,8 @@ from tests.support.presences import MemoryPresences
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.contract import Inboxes
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.ledger import Ledger, LedgerSpec
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Ledger
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.metrics.contract import Tally
 from tiercel.acker.metrics.memory import MemoryMetrics

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.queues.nouns import counted, did_you_mean
 from tiercel.spark_jobs.state.encoding import StateEntry, entry_of, fields_meant
 from tiercel.spark_jobs.state.redis_savepoint import Import, Savepoints

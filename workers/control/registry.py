@@ -5,7 +5,7 @@ user's code, which its processes publish there for monitors.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
-from tiercel.acker.ids import EXTRA, line_of
-from tiercel.acker.layout import shard_prefix, topology_prefix
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec, shard_prefix, topology_prefix
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
 from tiercel.workers.control.contract import Unreadable
 from tiercel.workers.errors import UsageError
 
-# Commands that only talk to Redis load neither Arrow nor RabbitMQ's client.
+# Commands that only talk to Redis load neither NumPy nor Arrow nor RabbitMQ's client.
 if TYPE_CHECKING:
     from tiercel.spark_jobs.topology.graph import Topology
 
@@ -81,18 +79,6 @@ class Graph:
     def bolt_tasks(self) -> list[int]:
         """The ids of all bolt tasks."""
         return [task for bolt in self.bolts for task in bolt.tasks]
-
-    @property
-    def inboxes(self) -> list[int]:
-        """The ids of all inboxes: of bolt tasks, and of the lines that some tasks share."""
-        return [
-            *self.bolt_tasks,
-            *(line_of(bolt.tasks) for bolt in self.bolts if len(bolt.tasks) > 1),
-        ]
-
-    def extra_tasks(self, counts: Mapping[str, Iterable[int]]) -> list[int]:
-        """Return the extra tasks that have counted and are not known to be over."""
-        return [task for bolt in self.bolts for task in counts.get(bolt.name, ()) if task > EXTRA]
 
     @property
     def queues(self) -> list[str]:

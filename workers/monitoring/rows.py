@@ -337,6 +337,15 @@ def _task(component: str, task: int, readings: Readings) -> TaskRow:
     )
 
 
+def inboxes_in(graph: Graph, counts: Mapping[str, Iterable[int]]) -> list[int]:
+    """Return the ids of all inboxes: of bolt tasks, of the lines that some tasks share, and of the
+    extra tasks that have counted and are not known to be over.
+    """
+    lines = [line_of(bolt.tasks) for bolt in graph.bolts if len(bolt.tasks) > 1]
+    counted = [task for bolt in graph.bolts for task in counts.get(bolt.name, ())]
+    return [*graph.bolt_tasks, *lines, *filter(is_extra, counted)]
+
+
 def oldest_waiting_s(inbox: InboxFigures) -> float:
     """Return the age of the oldest waiting tuple; 0 while windows hold tuples, which are older."""
     return 0.0 if inbox.windows is not None and inbox.windows.tuples else inbox.oldest_s

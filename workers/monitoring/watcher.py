@@ -45,7 +45,7 @@ from tiercel.workers.control.registry import Registry, TopologyNote
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring.health import UNKNOWN_HEALTH, Health, HealthMemory, ServerProblems
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
-from tiercel.workers.monitoring.rows import PER_SECOND, Readings
+from tiercel.workers.monitoring.rows import PER_SECOND, Readings, inboxes_in
 
 # Dead letters shown per queue, oldest first, with at most 64 KiB of each body.
 SHOWN = 50
@@ -307,7 +307,7 @@ class TopologyReader:
             driver_at=holder.whereabouts if holder else None,
             trouble=redact(holder.trouble) if holder else "",
             executors=holder.executors if holder else None,
-            inboxes=self._inboxes.figures([*note.graph.inboxes, *note.graph.extra_tasks(totals)]),
+            inboxes=self._inboxes.figures(inboxes_in(note.graph, totals)),
             census=self._look_at_ledger(),
             errors=[
                 replace(error, message=redact(error.message), about=redact(error.about))

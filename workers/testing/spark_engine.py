@@ -23,8 +23,7 @@ from typing import Any
 
 from tiercel.acker.inbox.contract import Inboxes, StaleAttemptError
 from tiercel.acker.inbox.redis import RedisInboxes
-from tiercel.acker.layout import topology_prefix
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec, topology_prefix
 from tiercel.acker.metrics.contract import KnownError
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect_topology

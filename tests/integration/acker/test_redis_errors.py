@@ -28,7 +28,8 @@ from tiercel.acker.effects import perform_all, perform_in_turn
 from tiercel.acker.inbox.chunk import Parcel
 from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.inbox.redis import RedisInboxes
-from tiercel.acker.ledger import LedgerSpec, Token, Updates
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.metrics.contract import ErrorReport, Window
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.acker.redis.clients import connect, connect_topology

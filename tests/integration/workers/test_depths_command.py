@@ -25,7 +25,7 @@ from tiercel import (
     declare_queue,
 )
 from tiercel.acker.inbox.redis import RedisInboxes
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.metrics.contract import Window
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.acker.redis_ledger import open_ledger

@@ -19,7 +19,8 @@ from tiercel.acker.errors import RedisUnavailableError
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.ledger import LedgerSpec, Token, Updates
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Token, Updates
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.topology.graph import shape_of

@@ -21,8 +21,8 @@ from tiercel import BasicBolt, TopologyBuilder
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.memory import MemoryInboxes
 from tiercel.acker.inbox.redis import open_inboxes
-from tiercel.acker.layout import topology_prefix
-from tiercel.acker.ledger import LedgerSpec, Token
+from tiercel.acker.layout import LedgerSpec, topology_prefix
+from tiercel.acker.ledger import Token
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis_ledger import open_ledger

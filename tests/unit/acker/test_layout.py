@@ -6,18 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from tiercel.acker.layout import (
-    ShardKeys,
-    fields,
-    groups_of,
-    lifetimes,
-    pack_failure,
-    records,
-    slices,
-    unpack_failures,
-    unpack_roots,
-)
-from tiercel.acker.ledger import Failure, LedgerSpec, Updates, canonical
+from tiercel.acker.layout import LedgerSpec, ShardKeys
+from tiercel.acker.ledger import Failure, Updates, canonical
+from tiercel.acker.redis_feed import pack_failure, unpack_failures, unpack_roots
+from tiercel.acker.redis_ledger import fields, groups_of, lifetimes, records, slices
 
 IDS = st.integers(0, 2**64 - 1)
 

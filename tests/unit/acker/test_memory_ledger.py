@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.clock import Clock
 from tests.support.ledgers import NOW, OTHER, ROOT, A, B, C, said, token, updates
-from tiercel.acker.ledger import Applied, LedgerSpec
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Applied
 from tiercel.acker.memory import MemoryLedger
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tiercel.acker.ledger import Ledger, LedgerSpec, OutcomeFeed
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Ledger, OutcomeFeed
 from tiercel.acker.memory import MemoryLedger
 from tiercel.acker.redis_ledger import RedisLedger
 

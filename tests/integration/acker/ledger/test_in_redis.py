@@ -14,7 +14,8 @@ from tests.support.ledgers import NOW, OTHER, ROOT, A, B, failure, said, token, 
 from tests.support.waiting import wait_until
 from tiercel.acker.effects import perform_all
 from tiercel.acker.ids import RootIds, mix_array
-from tiercel.acker.ledger import LedgerSpec, Updates, total
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Updates, total
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.pool import Pool
 from tiercel.acker.redis.scripts import RedisServer

@@ -17,14 +17,14 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import tiercel.acker.layout
+import tiercel.acker.redis_ledger
 from tests.support.ledgers import NOW, token, updates
 from tests.support.trees import Attempt, Expectation, make_run
 from tiercel.acker.effects import perform_all
-from tiercel.acker.layout import shards_of
-from tiercel.acker.ledger import Applied, LedgerSpec
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Applied
 from tiercel.acker.memory import MemoryLedger
-from tiercel.acker.redis_ledger import RedisLedger
+from tiercel.acker.redis_ledger import RedisLedger, shards_of
 
 UNHURRIED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -146,7 +146,7 @@ def test_in_several_shards_a_root_is_acked_if_and_only_if_its_tree_is_processed(
 def test_an_attempt_that_died_between_two_slices_is_completed_or_failed(
     redis_url, monkeypatch, seed, temper
 ):
-    monkeypatch.setattr(tiercel.acker.layout, "SLICE", 1)
+    monkeypatch.setattr(tiercel.acker.redis_ledger, "SLICE", 1)
     random = Random(seed)
     run = make_run(random, roots=random.randint(2, 6), temper=temper)
     ledger = RedisLedger(spec_of(redis_url, 1))

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-import tiercel.acker.layout
+import tiercel.acker.redis_ledger
 from tests.support.ledgers import NOW, OTHER, ROOT, THIRD, A, B, C, failure, said, token, updates
 from tiercel.acker.effects import perform_all
-from tiercel.acker.layout import shards_of
 from tiercel.acker.ledger import Applied, Reply, canonical, total
 from tiercel.acker.redis.clients import connect
-from tiercel.acker.redis_ledger import RedisLedger
+from tiercel.acker.redis_ledger import RedisLedger, shards_of
 
 STALE = Reply(applied=Applied.STALE)
 ROOTS = [high << 40 | 7 for high in range(1, 9)]
@@ -251,7 +250,7 @@ def test_each_shard_remembers_the_steps_that_named_its_roots(open_redis):
 
 @pytest.fixture
 def small_slices(monkeypatch):
-    monkeypatch.setattr(tiercel.acker.layout, "SLICE", 2)
+    monkeypatch.setattr(tiercel.acker.redis_ledger, "SLICE", 2)
 
 
 @pytest.mark.usefixtures("small_slices")

@@ -12,7 +12,7 @@ from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.acker.inbox.chunk import Appended, Parcel
 from tiercel.acker.inbox.contract import Bounds
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.topology.graph import shape_of
 from tiercel.workers.control.presence import Holder, Lease

@@ -63,11 +63,12 @@ def test_only_processes_of_bolts_and_drivers_import_the_engine(module):
 @pytest.mark.parametrize(
     ("file", "heavy"),
     [
-        ("orders", "{'pyarrow', 'pika', 'pyspark', 'nicegui'}"),
+        ("orders", "{'numpy', 'pyarrow', 'pika', 'pyspark', 'nicegui'}"),
         ("topologies", "{'pyspark', 'nicegui', 'tiercel.queues.queue_spout'}"),
     ],
 )
 def test_orders_and_views_wait_for_no_library_that_they_do_not_need(file, heavy):
+    """NumPy alone is a sixth of an order's CPU."""
     program = f"import sys, tiercel.workers.cli.{file}; print({heavy} & set(sys.modules))"
     finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -17,7 +17,8 @@ from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import Sender, StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.ledger import LedgerSpec, Token
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Token
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.suspects.book import Case, Suspect
 from tiercel.workers.driver.process import enter

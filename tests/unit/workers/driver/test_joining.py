@@ -18,7 +18,8 @@ from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.contract import StaleAttemptError
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.ledger import LedgerSpec, Token
+from tiercel.acker.layout import LedgerSpec
+from tiercel.acker.ledger import Token
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.spark.executors import Executor, Readiness
 from tiercel.spark_jobs.spark.run import Run

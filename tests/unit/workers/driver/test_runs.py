@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
 from tiercel.acker.inbox.chunk import Appended
 from tiercel.acker.inbox.memory import MemoryInboxes
-from tiercel.acker.ledger import LedgerSpec
+from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.memory import MemoryLedger
 from tiercel.spark_jobs.errors import SparkEndedError, StateLayoutError
 from tiercel.spark_jobs.spark.executors import Executor, Readiness
