@@ -168,7 +168,12 @@ def module_for(project: str) -> str:
             "digits and hyphens, such as my-project"
         )
     module = project.replace("-", "_")
-    if module in sys.stdlib_module_names or keyword.iskeyword(module) or _installed(module):
+    if keyword.iskeyword(module):
+        raise UsageError(
+            f"{module!r} is a keyword of Python, and cannot be the name of a module: "
+            "choose another name for the project"
+        )
+    if module in sys.stdlib_module_names or _installed(module):
         raise UsageError(
             f"there is a module {module!r} already, which the project's own would hide: "
             "choose another name for the project"

@@ -182,7 +182,7 @@ def test_a_folder_that_is_not_empty_is_refused_in_one_line_and_left_as_it_is(
         ("1st", "cannot be the name of a project"),
         ("json", "there is a module 'json' already"),
         ("tiercel", "there is a module 'tiercel' already"),
-        ("class", "there is a module 'class' already"),
+        ("class", "'class' is a keyword of Python"),
         ("a-file", "is a file: name a folder that is new or empty"),
         ("a-file/shop", "cannot write"),
     ],
