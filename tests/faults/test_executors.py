@@ -1,6 +1,6 @@
 """Executors and Python workers die at the worst moments of a step.
 
-The cluster has two executors. A new one has ten seconds until the driver begins a new run, which
+The cluster has two executors. A new one has twenty seconds until the driver begins a new run, which
 other topologies that start beside it would take away.
 """
 

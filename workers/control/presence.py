@@ -238,6 +238,13 @@ class Keeper:
             )
         )
 
+    def replaces(self) -> None:
+        """Note that Spark replaces an executor of the run: no message times out before ``started``;
+        otherwise as ``attend``.
+        """
+        if self._me.run and not self._me.starting:
+            self._say(replace(self._me, starting=True))
+
     def started(self) -> None:
         """Note that each bolt task of the run has a process; otherwise as ``attend``."""
         if self._me.starting:

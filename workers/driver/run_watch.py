@@ -40,12 +40,11 @@ _SURE_LOOKS = 3
 # Time within which the Spark tasks of a run start, and each bolt task is seen.
 START_S = 60.0
 # Spark replaces a killed executor within three seconds, or fifteen on a busy machine. Meanwhile
-# only the tasks of that executor stand still; a new run would restart all tasks.
+# only the tasks of that executor stand still, and no message times out; a new run would restart all
+# tasks.
 _REPLACED_S = 20.0
 # Without a word for this long, a task may be waiting for Spark to replace its executor.
 _LATE_S = 2.0
-# Messages waiting for these tasks must not time out, which would count as a failure.
-_REPLACED_PART = 2 / 3
 # Looks in a row. After a stall of Redis or a jump of its clock, every process seems long gone until
 # it reports again, a second or two later.
 SURE_LOOKS = 4
@@ -230,15 +229,16 @@ class RunWatch:
             log.error("Redis lost its data", extra={"event": "run_lost"})
             return Ended.LOST
         figures = {task: found[task] for host in run.hosts for task in host}
-        if all(one.seen_s is not None for one in figures.values()):
-            self._keeper.started()
-        timeout_s = run.topology.config.message_timeout_secs
-        if missing_tasks(figures, _LATE_S, age_s) and tasks.waiting:
+        late = missing_tasks(figures, _LATE_S, age_s)
+        if late and tasks.waiting:
             absences.waited_at_s = age_s
+            self._keeper.replaces()
+        elif not late and all(one.seen_s is not None for one in figures.values()):
+            self._keeper.started()
         # Once an executor has come, Python starts on it.
-        is_planned = age_s - absences.waited_at_s <= UNATTENDED_S
-        missing = missing_tasks(figures, lost_s(timeout_s, is_planned=is_planned), age_s)
-        missing = absences.looked(missing)
+        is_replaced = age_s - absences.waited_at_s <= UNATTENDED_S
+        patience_s = _REPLACED_S if is_replaced else UNATTENDED_S
+        missing = absences.looked(missing_tasks(figures, patience_s, age_s))
         if missing:
             named = ", ".join(str(task) for task in missing[:10])
             log.error(
@@ -293,17 +293,6 @@ def missing_tasks(
     lost = (task for task, seen_s in seen.items() if seen_s is not None and seen_s > lost_s)
     never = (task for task, seen_s in seen.items() if seen_s is None and age_s > START_S)
     return (*lost, *never)
-
-
-def lost_s(message_timeout_s: float, *, is_planned: bool) -> float:
-    """Return how long a task may lack a process; ``is_planned``: Spark is replacing its executor.
-
-    >>> lost_s(30.0, is_planned=False), lost_s(30.0, is_planned=True), lost_s(18.0, is_planned=True)
-    (10.0, 20.0, 12.0)
-    """
-    if not is_planned:
-        return UNATTENDED_S
-    return max(UNATTENDED_S, min(_REPLACED_S, _REPLACED_PART * message_timeout_s))
 
 
 class Absences:
