@@ -233,10 +233,11 @@ class RunWatch:
         if late and tasks.waiting:
             absences.waited_at_s = age_s
             self._keeper.replaces()
-        elif not late and all(one.seen_s is not None for one in figures.values()):
-            self._keeper.started()
         # Once an executor has come, Python starts on it.
         is_replaced = age_s - absences.waited_at_s <= UNATTENDED_S
+        # Otherwise a late task is just busy.
+        if not (late and is_replaced) and all(one.seen_s is not None for one in figures.values()):
+            self._keeper.started()
         patience_s = _REPLACED_S if is_replaced else UNATTENDED_S
         missing = absences.looked(missing_tasks(figures, patience_s, age_s))
         if missing:
