@@ -241,8 +241,8 @@ class AckerRow:
 
     pending: int
     memory_bytes: int
-    # Its counters in the window: ``executed`` updates by bolts, of which ``late`` ones arrived
-    # after their tree had ended; ``acked`` roots, and roots that bolts ``failed``.
+    # Its counters in the window: ``executed``, the updates by bolts; ``late``, the updates that
+    # arrived after their tree had ended; ``acked`` and ``failed``, the roots.
     counts: Counter[str]
     # Now.
     updates_a_second: float

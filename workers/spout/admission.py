@@ -88,8 +88,8 @@ class Shape:
 
 
 def _begin_at_once(topology: Topology) -> int:
-    """Return how many spout tuples begin at once if each passes the code of one bolt, of which free
-    tasks take the next one, and else at most sinks; otherwise 0.
+    """Return the number of spout tuples that bolts execute at the same time, if each tuple passes
+    only one bolt, which is shuffled, and sinks; for any other topology 0.
     """
     rates = rates_of(topology)
     places = []
