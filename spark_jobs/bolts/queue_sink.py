@@ -47,8 +47,8 @@ _SETTINGS = (
     *("queue", "exchange", "routing_key", "exchange_type", "body", "fields", "persistent"),
     *("declare", "patience_secs"),
 )
-# Begins names that only RabbitMQ gives, such as those of clients' reply queues: it refuses to
-# declare them, and a dead-letter queue named after them.
+# The prefix of names that only RabbitMQ gives, such as the names of clients' reply queues: it
+# refuses to declare such a queue, and a dead-letter queue named after it.
 _RESERVED = "amq."
 # Begins the types of RabbitMQ's plugins, such as x-consistent-hash.
 _PLUGIN = "x-"

@@ -7,7 +7,6 @@ from typing import ClassVar
 from tests.support.pump import Source
 from tiercel import BasicBolt, Bolt, Config, QueueSink, QueueSpout, TopologyBuilder, field
 from tiercel.workers.control.registry import Component, Edge, graph_of, unpack_graph
-from tiercel.workers.monitoring.rows import inboxes_in
 
 
 class Split(BasicBolt):
@@ -41,12 +40,6 @@ def test_it_has_the_components_with_their_tasks_and_queues_and_who_subscribes_to
         Edge(source="split", stream="odd ones", target="count", grouping="global"),
     )
     assert (graph.shards, graph.queues) == (3, ["a queue"])
-
-
-def test_a_monitor_looks_for_the_extra_tasks_that_have_counted():
-    counts = {"split": {4: {}, 1_000_004: {}}, "count": {6: {}}, "gone": {1_000_009: {}}}
-    graph = graph_of(topology())
-    assert set(inboxes_in(graph, counts)) - set(inboxes_in(graph, {})) == {1_000_004}
 
 
 def test_it_has_the_queues_that_sinks_always_publish_to():

@@ -240,6 +240,24 @@ def running(world, after=None):
     return wait_until(lambda: world.run not in (None, "", after) and world.run, 10, "a run")
 
 
+def begun(world):
+    """Wait for a run whose bolt task has a process."""
+    run = running(world)
+    wait_until(lambda: seen_s(world) is not None, 5, "the task")
+    return run
+
+
+def seen_s(world):
+    return world.inboxes.figures([BOLT])[BOLT].seen_s
+
+
+def lose_executor(world, silent_s):
+    """Have Spark wait for another executor; return when the bolt task has been silent this long."""
+    world.jobs[0].waiting = 1
+    world.attends = False
+    wait_until(lambda: seen_s(world) > silent_s, 20, "it to be gone")
+
+
 def sends(world, run):
     return put(world.inboxes, time.monotonic_ns(), parcel(b"x", target=BOLT), run=run) == [
         Appended.DONE
@@ -422,8 +440,7 @@ def test_a_run_is_starting_until_each_bolt_task_has_a_process(world, drive):
 def test_bolt_tasks_that_nothing_attends_end_the_run(world, drive, caplog, monkeypatch):
     monkeypatch.setattr(run_watch, "UNATTENDED_S", 0.2)
     drive()
-    run = running(world)
-    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s is not None, 5, "the task")
+    run = begun(world)
     world.attends = False
     wait_until(lambda: len(world.jobs) == 2, 10, "another run")
     world.attends = True
@@ -437,11 +454,8 @@ def test_bolt_tasks_that_wait_for_a_new_executor_end_the_run_later(world, drive,
     monkeypatch.setattr(run_watch, "UNATTENDED_S", 0.2)
     monkeypatch.setattr(run_watch, "_REPLACED_S", 3_600.0)
     drive()
-    run = running(world)
-    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s is not None, 5, "the task")
-    world.jobs[0].waiting = 1
-    world.attends = False
-    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s > 5, 20, "it to be gone")
+    run = begun(world)
+    lose_executor(world, silent_s=5)
     assert world.run == run
     # Spark has started it, and nothing is heard of it.
     world.jobs[0].waiting = 0
@@ -455,11 +469,8 @@ def test_bolt_tasks_whose_executor_has_come_have_time_to_start(world, drive, mon
     monkeypatch.setattr(run_watch, "UNATTENDED_S", 3.0)
     monkeypatch.setattr(run_watch, "_LATE_S", 0.3)
     drive()
-    run = running(world)
-    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s is not None, 5, "the task")
-    world.jobs[0].waiting = 1
-    world.attends = False
-    wait_until(lambda: world.inboxes.figures([BOLT])[BOLT].seen_s > 3.5, 20, "it to be gone")
+    run = begun(world)
+    lose_executor(world, silent_s=3.5)
     assert world.lease.holder().starting, "no message times out"
     world.jobs[0].waiting = 0
     time.sleep(0.5)  # twenty looks: Python starts on the new executor

@@ -3,10 +3,13 @@
 from datetime import UTC, datetime
 
 from tests.support.overviews import bolt_counts, edge, overview
+from tiercel.acker.ids import line_of
 from tiercel.acker.inbox.contract import InboxFigures
 from tiercel.acker.metrics.contract import bucket_of
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.presence import Presence
+from tiercel.workers.control.registry import Component, Graph
+from tiercel.workers.monitoring.rows import inboxes_in
 
 SINCE = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -19,6 +22,13 @@ def inbox(seen_s=0.4, place=""):
     return InboxFigures(
         tuples=0, bytes=0, adopted=True, oldest_s=0.0, attempts=1, seen_s=seen_s, place=place
     )
+
+
+def test_inboxes_are_those_of_tasks_of_lines_and_of_extra_tasks_that_have_counted():
+    split, count = Component(name="split", tasks=(4, 5)), Component(name="count", tasks=(6,))
+    counts = {"split": {4: {}, 1_000_004: {}}, "count": {6: {}}, "gone": {1_000_009: {}}}
+    graph = Graph(spouts=(), bolts=(split, count), edges=(), shards=1)
+    assert inboxes_in(graph, counts) == [4, 5, 6, line_of((4, 5)), 1_000_004]
 
 
 def test_each_process_is_named_once_with_all_that_it_runs():
