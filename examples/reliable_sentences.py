@@ -31,8 +31,8 @@ from tiercel import (
 SENTENCES = (
     "a tiercel is a male falcon",
     "a kestrel is a small one",
-    "no falcon loses what it carries",
-    "what it drops it picks up again",
+    "no falcon loses the prey it carries",
+    "a falcon picks up the prey it drops",
 )
 PAUSE_S = 0.2
 

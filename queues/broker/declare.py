@@ -296,16 +296,28 @@ def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedel
     """Declare a work queue and its dead-letter queue over a separate connection; idempotent.
 
     ``patience`` is how long to try to connect. This is for publishers: an existing queue with other
-    arguments is used as it is, without a warning.
+    arguments is used as it is, without a warning, and so is another client's exclusive queue, which
+    all may publish to.
 
     Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its subclasses; ValueError.
     """
     check_queue_name(queue.name)
     address = Address.parse(amqp_url)
     with connected(address, "tiercel declare", patience) as connection:
+        if _is_exclusive(connection, queue.name):
+            return _declared(None, check_server(connection, address), queue)
         declared, _ = _declare_work_queue(connection, address, queue)
         bind(connection, address, queue.name, queue.bindings)
     return declared
+
+
+def _is_exclusive(connection: Any, name: str) -> bool:
+    """Return True if the queue exists and only another connection may read it."""
+    try:
+        connection.channel().queue_declare(name, passive=True)
+    except ChannelClosedByBroker as error:
+        return bool(error.reply_code == _RESOURCE_LOCKED)
+    return False
 
 
 def declare_work_queue(
@@ -521,8 +533,7 @@ def _translated(error: ChannelClosedByBroker, address: Address, name: str) -> Qu
         return translate(error, address)
     return BrokerRefusedError(
         f"queue {name!r} on {address} is exclusive: it belongs to another connection, and is "
-        "deleted with it; declare it again without exclusive; to publish replies to it, use "
-        "QueueSink(declare=False)"
+        "deleted with it; declare it again without exclusive"
     )
 
 

@@ -290,10 +290,11 @@ class Watchdog:
             )
 
     def _end(self, watched: Lookout, doing: Doing, limit_s: float) -> None:
+        work = doing.work
+        name = f"task {doing.task}" if work is None else f"{work.record.component}[{work.task}]"
         log.error(
-            "task %d has been stuck in one call for %.0f s; its message fails and its process ends",
-            doing.task if doing.work is None else doing.work.task,
-            limit_s, extra={"event": "bolt_hangs"},
+            "%s has been stuck in one call for %.0f s; its message fails and its process ends",
+            name, limit_s, extra={"event": "bolt_hangs"},
         )  # fmt: skip
         try:
             watched.hung(doing, limit_s)

@@ -220,8 +220,7 @@ def test_a_queue_that_is_exclusive_to_another_connection_is_refused(amqp_url, de
     with plain_channel(amqp_url) as channel:
         name = unique()
         channel.queue_declare(name, exclusive=True)
-        said = r"is exclusive: .* without exclusive; to publish .*declare=False\)"
-        with pytest.raises(BrokerRefusedError, match=said):
+        with pytest.raises(BrokerRefusedError, match=r"is exclusive: .* without exclusive$"):
             read(amqp_url, WorkQueue(name=name, declare=declare))
 
 

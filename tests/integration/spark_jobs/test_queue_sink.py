@@ -18,7 +18,8 @@ from tests.support.sink_stage import SinkStage
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, QueueSink, TopologyBuilder, TopologyError, field
 from tiercel.queues.broker.declare import WorkQueue, declare_queue
-from tiercel.queues.errors import AddressError
+from tiercel.queues.broker.depths import depths
+from tiercel.queues.errors import AddressError, QueueMissingError
 from tiercel.queues.publishing.publisher import Publisher
 from tiercel.spark_jobs.bolts import queue_sink
 from tiercel.spark_jobs.emitting.record import OutputRecorder
@@ -131,23 +132,26 @@ def test_a_tuple_that_cannot_be_published_fails_alone(amqp_url, queue, bad, reas
         assert bodies(amqp_url, queue) == [b"before", b"after"]
 
 
-def test_queues_that_only_the_broker_can_name_take_replies_without_a_declaration(amqp_url, queue):
+def test_queues_of_clients_take_replies_without_a_declaration(amqp_url, queue):
     declare_queue(amqp_url, WorkQueue(name=queue))
     with plain_channel(amqp_url) as client:
         own = client.queue_declare("", exclusive=True).method.queue
+        named = client.queue_declare(f"{queue}-replies", exclusive=True).method.queue
         direct = "amq.rabbitmq.reply-to"
         found = []
-        for place in (own, direct):
+        for place in (own, named, direct):
             client.basic_consume(place, lambda *reply: found.append(reply[3]), auto_ack=True)
         client.basic_publish("", queue, b"?", BasicProperties(reply_to=direct))
         _, asked, _ = client.basic_get(queue, auto_ack=True)
         with SinkStage(
             QueueSink(field("to"), body=field("body")), amqp_url, fields="to string, body string"
         ) as running:
-            running.publish([own, "a"], [asked.reply_to, "b"])
-            assert (running.acked, running.failed) == ([0, 1], {})
-        wait_until(lambda: client.connection.process_data_events(0.1) or len(found) == 2)
-        assert sorted(found) == [b"a", b"b"]
+            running.publish([own, "a"], [asked.reply_to, "b"], [named, "c"])
+            assert (running.acked, running.failed) == ([0, 1, 2], {})
+        wait_until(lambda: client.connection.process_data_events(0.1) or len(found) == 3)
+        assert sorted(found) == [b"a", b"b", b"c"]
+    with pytest.raises(QueueMissingError):
+        depths(amqp_url, [f"{named}.dead"])
 
 
 def test_a_direct_reply_to_an_invented_address_is_dropped_alone(amqp_url, queue):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -93,12 +94,14 @@ class Process:
         return wait_until(lambda: self.looks > times, 10)
 
 
-def test_a_call_that_never_ends_is_told_of_and_then_the_process_ends():
+def test_a_call_that_never_ends_is_told_of_and_then_the_process_ends(caplog):
     process = Process()
-    same = Doing(3, tup())
+    work = SimpleNamespace(task=3, waits=False, record=SimpleNamespace(component="fetch"))
+    same = Doing(3, tup(), work=work)
     with process.over(lambda _: same):
         wait_until(lambda: process.codes, 10)
     assert process.told == [(same, LIMIT.total_seconds())]
+    assert "fetch[3] has been stuck in one call" in caplog.text
     assert process.lasting == [same], "at half of the limit, once"
     assert process.codes == [70]
     assert process.parted == [3], "its neighbours were not given the time to finish"
