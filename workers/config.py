@@ -7,15 +7,14 @@ TOML the names are without the prefix, in small letters.
 
 TIERCEL_AMQP         RabbitMQ: amqp://user:password@host:5672,other:5672/vhost, or amqps://
 TIERCEL_REDIS        Redis: redis://:password@host:6379/0, rediss:// or unix://; several, one per
-                     shard, separated by commas; or
-                     redis+sentinel://:password@host:26379,other:26379/mymaster/0, or
+                     shard, separated by commas; redis+sentinel://host,other:26379/mymaster/0; or
                      redis+cluster://:password@host:6379
 TIERCEL_MASTER       Spark's master: local[2], spark://host:7077
 TIERCEL_MANAGEMENT   RabbitMQ's HTTP API, if enabled: http://user:password@host:15672
 TIERCEL_AMQP_USER, TIERCEL_AMQP_PASSWORD, and the same for REDIS and MANAGEMENT
                      login for an address that has none, with any characters
-TIERCEL_AMQP_HOST, _PORT, _VHOST, _TLS, _CA; TIERCEL_REDIS_HOST, _PORT, _DATABASE, _TLS, _CA;
-TIERCEL_MANAGEMENT_HOST, _PORT, _TLS
+TIERCEL_AMQP_HOST, _PORT, _VHOST, _TLS, _CA, _CERT, _KEY;
+TIERCEL_REDIS_HOST, _PORT, _DATABASE, _TLS, _CA, _CERT, _KEY; TIERCEL_MANAGEMENT_HOST, _PORT, _TLS
                      parts of an address, in place of the whole one, with any characters
 TIERCEL_TOKEN        token that tiercel monitor requires for showing bodies and for changes, at
                      least 16 characters; by default the monitor draws and prints one
@@ -23,14 +22,11 @@ TIERCEL_SPOUT_TASKS  minimum number of tasks of each spout that reads a queue; t
                      processes of a topology
 TIERCEL_EXECUTORS    least and most executors, 2..20, or one number; overrides the topology's
 TIERCEL_WORKER_PODS  labels of the pods of Spark's workers; the Helm chart sets it for KEDA
-TIERCEL_HEARTBEAT    file that spout workers and the driver touch while their loops turn,
-                     for health checks
-TIERCEL_SECRETS      folder with the files tiercel_amqp, tiercel_redis, …, for settings that
-                     are not in the environment
-TIERCEL_LOG          text or json
-TIERCEL_LOG_LEVEL    debug, info, warning or error
-OTEL_*               OpenTelemetry's own: OTEL_TRACES_EXPORTER or OTEL_EXPORTER_OTLP_ENDPOINT switch
-                     traces on
+TIERCEL_HEARTBEAT    file that spout workers and the driver touch while they work, for probes
+TIERCEL_SECRETS      folder with files tiercel_amqp, …, for settings not in the environment
+TIERCEL_LOG, TIERCEL_LOG_LEVEL
+                     text or json; debug, info, warning or error
+OTEL_*               OpenTelemetry's own; OTEL_TRACES_EXPORTER or an endpoint switches traces on
 """
 
 from __future__ import annotations
@@ -92,14 +88,15 @@ _TABLE = ("tool", "tiercel")
 _ALIKE = 0.8  # of 1; a variable less like a name is no typo, but meant for another program
 _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ADDRESSES = ("amqp", "redis", "management")
-_PARTS = ("host", "port", "vhost", "database", "tls", "ca")
-# Of each address: its scheme, the scheme with TLS, the port that means TLS, the option with the CA.
+# Files for TLS: of the authority that signed the server's certificate, and of the client's own.
+_FILES = ("ca", "cert", "key")
+_PARTS = ("host", "port", "vhost", "database", "tls", *_FILES)
+# Of each address: its scheme, the scheme with TLS, the port that means TLS, the options with files.
 _SCHEMES = {
-    "amqp": ("amqp", "amqps", 5671, "cafile"),
-    "redis": ("redis", "rediss", None, "ssl_ca_certs"),
-    "management": ("http", "https", 15671, ""),
+    "amqp": ("amqp", "amqps", 5671, ("cafile", "certfile", "keyfile")),
+    "redis": ("redis", "rediss", None, ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")),
+    "management": ("http", "https", 15671, ()),
 }
-_MANAGEMENT_PORTS = {False: 15672, True: 15671}
 _HOST = re.compile(r"[\w.-]+")
 # Variables that are no settings: of this module and of the compose file.
 _OTHER_VARIABLES = ("secrets", "topology", "topology_dir", "image")
@@ -197,10 +194,7 @@ Login = Annotated[str, AfterValidator(_utf8)] | None
 
 
 class Settings(BaseSettings):
-    """The settings of a process.
-
-    Addresses contain passwords: ``repr`` redacts them, and they must never be logged.
-    """
+    """The settings of a process. Addresses have passwords, which only ``repr`` redacts."""
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX,
@@ -216,6 +210,8 @@ class Settings(BaseSettings):
     amqp_vhost: Plain = None
     amqp_tls: bool | None = None
     amqp_ca: Plain = None
+    amqp_cert: Plain = None
+    amqp_key: Plain = None
     amqp_user: Login = None
     amqp_password: Login = None
     amqp: Annotated[str, AfterValidator(_amqp)] | None = Field(default=None, validate_default=True)
@@ -224,6 +220,8 @@ class Settings(BaseSettings):
     redis_database: Annotated[int, Field(ge=0)] | None = None
     redis_tls: bool | None = None
     redis_ca: Plain = None
+    redis_cert: Plain = None
+    redis_key: Plain = None
     redis_user: Login = None
     redis_password: Login = None
     redis: Annotated[str, AfterValidator(_redis)] | None = Field(
@@ -290,16 +288,8 @@ class Settings(BaseSettings):
                 f"this is the whole address, and {_variable(f'{name}_{given[0]}')} is a part of "
                 "one: give one of the two"
             )
-        if given and not parts["host"]:
-            raise ValueError(
-                f"there is {_variable(f'{name}_{given[0]}')}, but no {_variable(f'{name}_host')}"
-            )
-        if parts["ca"] and parts["tls"] is False:
-            raise ValueError(
-                f"there is {_variable(f'{name}_ca')}, but {_variable(f'{name}_tls')} is false: "
-                "without TLS nothing is signed, leave one of the two out"
-            )
         if given:
+            _check_parts(name, parts, given[0])
             url = _address(name, parts)
         if isinstance(url, str) and (parts["user"] or parts["password"]):
             urls = [_with_login(each, parts["user"], parts["password"]) for each in split_urls(url)]
@@ -312,10 +302,7 @@ class Settings(BaseSettings):
         return tuple(split_urls(self.redis or ""))
 
     def required(self, *names: Literal["amqp", "redis"]) -> Self:
-        """Return these settings; raise ConfigError if a named server has no address.
-
-        Checks both servers by default.
-        """
+        """Return these settings; raise ConfigError if a named server, or either, has no address."""
         for name in names or ("amqp", "redis"):
             if not getattr(self, name):
                 raise ConfigError(
@@ -358,18 +345,13 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_path(folder: Path) -> dict[str, str]:
-    """Return the variable that lets child processes and Spark's Python workers import from
-    ``folder``.
-    """
+    """Return the variable that lets child processes and Spark's Python import from ``folder``."""
     folders = filter(None, [str(folder), os.environ.get("PYTHONPATH")])
     return {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def check_spark_python(master: str) -> None:
-    """Raise ConfigError in local mode if ``PYSPARK_PYTHON`` names no program.
-
-    On a cluster, it names a program on the executors' machines.
-    """
+    """Raise ConfigError if ``PYSPARK_PYTHON`` names no program; on a cluster it names theirs."""
     named = os.environ.get("PYSPARK_PYTHON")
     if named and is_local(master) and shutil.which(named) is None:
         raise ConfigError(
@@ -487,10 +469,7 @@ def _named(file: str) -> Iterator[None]:
 
 
 def _refuse_typos(place: str, variables: Iterable[str]) -> None:
-    """Raise ConfigError for a variable whose name is almost that of a setting.
-
-    Other names are left alone: Kubernetes makes variables from the names of Services.
-    """
+    """Raise ConfigError for a variable whose name is almost that of a setting."""
     known = [_variable(name) for name in (*_names(), *_OTHER_VARIABLES)]
     for name in variables:
         variable = name.upper()
@@ -543,20 +522,40 @@ def _parts(name: str) -> list[str]:
     return [each for each in names if each in _names()]
 
 
+def _check_parts(name: str, parts: Mapping[str, Any], first: str) -> None:
+    """Raise ValueError for parts that belong together and are not; ``first`` is one that is."""
+    for needed, part in (("host", first), ("cert", "key")):
+        if parts[part] is not None and not parts[needed]:
+            raise ValueError(
+                f"there is {_variable(f'{name}_{part}')}, but no {_variable(f'{name}_{needed}')}"
+            )
+    for file in _FILES:
+        if parts[file] and parts["tls"] is False:
+            raise ValueError(
+                f"there is {_variable(f'{name}_{file}')}, but {_variable(f'{name}_tls')} is false: "
+                "without TLS there are no certificates, leave one of the two out"
+            )
+
+
 def _address(name: str, parts: Mapping[str, Any]) -> str:
     """Put an address together from its parts, without the login."""
-    plain, secure, secure_port, ca_option = _SCHEMES[name]
+    plain, secure, secure_port, file_options = _SCHEMES[name]
+    files = [
+        f"{option}={quote(parts[file], safe='/')}"
+        for file, option in zip(_FILES, file_options, strict=False)
+        if parts[file]
+    ]
     tls = parts["tls"]
     if tls is None:
-        tls = bool(parts["ca"]) or (parts["port"] is not None and parts["port"] == secure_port)
-    port = parts["port"] or (_MANAGEMENT_PORTS[tls] if name == "management" else None)
+        tls = bool(files) or (parts["port"] is not None and parts["port"] == secure_port)
+    port = parts["port"] or ((secure_port if tls else 15672) if name == "management" else None)
     hosts = [each.strip(" []") for each in parts["host"].split(",")]
     hosts = [f"[{host}]" if ":" in host else host for host in hosts]
     hosts = [f"{host}:{port}" if port else host for host in hosts]
     path = "" if parts["vhost"] is None else f"/{quote(parts['vhost'], safe='')}"
     path += "" if parts["database"] is None else f"/{parts['database']}"
-    if tls and parts["ca"]:
-        path = f"{path or '/'}?{ca_option}={quote(parts['ca'], safe='/')}"
+    if files:
+        path = f"{path or '/'}?{'&'.join(files)}"
     # Several hosts are one cluster of RabbitMQ, but one Redis server per shard.
     places = hosts if name == "redis" else [",".join(hosts)]
     return ",".join(f"{secure if tls else plain}://{place}{path}" for place in places)

@@ -49,6 +49,7 @@ EVERYTHING = {
         "secret": "rabbit-default-user",
         "keys": {"host": "host", "port": "port", "user": "username", "password": "password"},
         "parts": {"vhost": "a/b"}, "ca": {"secret": "rabbit-ca"},
+        "certificate": {"secret": "rabbit-client", "key": "client.key"},
     },
     "redis": {
         "secret": "managed", "keys": {"password": "auth-token"},
@@ -279,7 +280,9 @@ def test_each_part_gets_its_own_secrets_only(
 ) -> None:
     assert {name: secrets(pod) for name, pod in pods(default).items()} == SECRETS
     monitor = pods(rendered["everything"])["tiercel-monitor"]
-    assert secrets(monitor) == {"rabbit-default-user", "rabbit-ca", "managed", "watcher", "token"}
+    assert secrets(monitor) == {
+        "rabbit-default-user", "rabbit-ca", "rabbit-client", "managed", "watcher", "token"
+    }  # fmt: skip
     assert "watcher" not in secrets(pods(rendered["everything"])["tiercel-orders-spout"])
 
 
@@ -437,7 +440,8 @@ def test_a_name_that_yaml_takes_for_something_else_stays_a_name(
     topologies = [{"name": name, "topology": "t:t", "configMap": name, "image": name}]
     values = {
         "topologies": topologies, "spark": {"mode": mode, "secret": name},
-        "redis": {"secret": name, "keys": {"host": "h"}, "ca": {"secret": name}},
+        "redis": {"secret": name, "keys": {"host": "h"}, "ca": {"secret": name},
+                  "certificate": {"secret": name}},
         "monitor": {"tokenSecret": name, "tokenKey": name}, "image": {"pullSecrets": [name]},
         "prometheus": {"serviceMonitor": {"enabled": True}, "rules": {"enabled": True}},
     }  # fmt: skip
@@ -493,6 +497,8 @@ def test_odd_characters_of_secrets_reach_tiercel(
         assert found.amqp == (
             "amqps://u%3A%40%2F%25:%40%2F%3A%25%27%22@rabbit.streams.svc:5671/a%2Fb"
             "?cafile=/run/tiercel/ca-rabbitmq/ca.crt"
+            "&certfile=/run/tiercel/certificate-rabbitmq/tls.crt"
+            "&keyfile=/run/tiercel/certificate-rabbitmq/client.key"
         )
         assert found.redis == "rediss://acl:%27%22%25%3A%2F%40@redis.example"
 

@@ -81,12 +81,20 @@ securityContext:
 {{- if not (or $whole (hasKey $places "host") .optional) }}
 {{- fail (printf "%s: there is no address: name a Secret in %s.secret, or set %s.parts.host" .value .value .value) }}
 {{- end }}
-{{- with .server.ca }}{{- if .secret }}
+{{- range $files := list "ca" "certificate" }}
+{{- with get $.server $files }}{{- if .secret }}
 {{- if $whole }}
-{{- fail (printf "%s.ca is a part of an address, and there is a whole one: give one of the two" $.value) }}
+{{- fail (printf "%s.%s is a part of an address, and there is a whole one: give one of the two" $.value $files) }}
 {{- end }}
-- {name: {{ $.prefix }}_CA, value: /run/tiercel/ca-{{ $.value }}/{{ .key }}}
+{{- $folder := printf "/run/tiercel/%s-%s" $files $.value }}
+{{- if eq $files "ca" }}
+- {name: {{ $.prefix }}_CA, value: {{ $folder }}/{{ .key }}}
+{{- else }}
+- {name: {{ $.prefix }}_CERT, value: {{ $folder }}/{{ .cert }}}
+- {name: {{ $.prefix }}_KEY, value: {{ $folder }}/{{ .key }}}
+{{- end }}
 {{- end }}{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "tiercel.addresses" -}}
@@ -102,21 +110,22 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{- define "tiercel.ca.mounts" -}}
-{{- range $name := list "rabbitmq" "redis" }}
-{{- with (get $.Values $name).ca.secret }}
-- {name: ca-{{ $name }}, mountPath: /run/tiercel/ca-{{ $name }}, readOnly: true}
+{{/* Files for TLS: the authority that signed a server's certificate, and the client's own certificate. */}}
+{{- define "tiercel.tls.mounts" -}}
+{{- range $name := list "rabbitmq" "redis" }}{{ range $files := list "ca" "certificate" }}
+{{- if (get (get $.Values $name) $files).secret }}
+- {name: {{ $files }}-{{ $name }}, mountPath: /run/tiercel/{{ $files }}-{{ $name }}, readOnly: true}
 {{- end }}
-{{- end }}
+{{- end }}{{ end }}
 {{- end }}
 
-{{- define "tiercel.ca.volumes" -}}
-{{- range $name := list "rabbitmq" "redis" }}
-{{- with (get $.Values $name).ca.secret }}
-- name: ca-{{ $name }}
+{{- define "tiercel.tls.volumes" -}}
+{{- range $name := list "rabbitmq" "redis" }}{{ range $files := list "ca" "certificate" }}
+{{- with (get (get $.Values $name) $files).secret }}
+- name: {{ $files }}-{{ $name }}
   secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
-{{- end }}
+{{- end }}{{ end }}
 {{- end }}
 
 {{/* Files of a topology: the name of their ConfigMap, if there is one. */}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_readings_are_stored_once_and_one_that_the_database_refuses_fails_alone(
         cluster.run_until_idle()
         assert cluster.failed("readings") == [9]
         assert cluster.fail_reasons("readings")[0].startswith("store[2]: IntegrityError: CHECK")
-    with sqlite3.connect("readings.db") as database:
+    with closing(sqlite3.connect("readings.db")) as database:
         stored = database.execute("SELECT id, sensor, celsius FROM readings ORDER BY id").fetchall()
     assert stored == [(number, "mews", 19.5) for number in range(600) if number != 9]
 

@@ -589,9 +589,15 @@ def test_without_settings_nothing_begins_and_nothing_is_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def starting(exporter, monkeypatch):
+    # ``start`` puts what is missing into the environment, where it would outlast the test.
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
+    return process.start({"OTEL_TRACES_EXPORTER": exporter}, "x")
+
+
 def test_without_opentelemetry_one_line_says_how_to_install_it(caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    assert process.start({"OTEL_TRACES_EXPORTER": "otlp"}, "x") is None
+    assert starting("otlp", monkeypatch) is None
     [record] = caplog.records
     assert record.event == "traces_not_installed"
     assert "tiercel[otel]" in record.getMessage()
@@ -611,7 +617,7 @@ def test_a_bad_setting_of_the_batches_is_one_line():
     assert "OTEL_BSP_SCHEDULE_DELAY as integer. Defaulting to" in line
 
 
-def test_an_unknown_exporter_is_one_line(caplog):
-    assert process.start({"OTEL_TRACES_EXPORTER": "nonsense"}, "x") is None
+def test_an_unknown_exporter_is_one_line(caplog, monkeypatch):
+    assert starting("nonsense", monkeypatch) is None
     [record] = caplog.records
     assert "'nonsense'" in record.getMessage()

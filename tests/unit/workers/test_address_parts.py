@@ -38,6 +38,14 @@ def refused(**options):
         ({"amqp_host": "::1", "amqp_vhost": "/"}, "amqp://[::1]/%2F"),
         ({"amqp_host": "a", "amqp_vhost": "a/b"}, "amqp://a/a%2Fb"),
         ({"amqp_host": "a", "amqp_ca": "/tls/ca.crt"}, "amqps://a/?cafile=/tls/ca.crt"),
+        (
+            {"amqp_host": "a", "amqp_ca": "/ca", "amqp_cert": "/crt", "amqp_key": "/a b"},
+            "amqps://a/?cafile=/ca&certfile=/crt&keyfile=/a%20b",
+        ),
+        (
+            {"redis_host": "a,b", "redis_cert": "/crt", "redis_key": "/key"},
+            "rediss://a/?ssl_certfile=/crt&ssl_keyfile=/key,rediss://b/?ssl_certfile=/crt&ssl_keyfile=/key",
+        ),
         ({"redis_host": "redis"}, "redis://redis"),
         ({"redis_host": "redis", "redis_database": "3"}, "redis://redis/3"),
         ({"redis_host": "a,b", "redis_port": "1"}, "redis://a:1,redis://b:1"),
@@ -84,11 +92,17 @@ def test_a_part_without_a_host_is_one_line(monkeypatch):
     assert refused() == "TIERCEL_REDIS: there is TIERCEL_REDIS_PORT, but no TIERCEL_REDIS_HOST"
 
 
+@pytest.mark.parametrize("file", ["ca", "cert"])
 @pytest.mark.parametrize("name", ["amqp", "redis"])
-def test_an_authority_without_tls_is_not_ignored(name, monkeypatch):
-    given(monkeypatch, **{f"{name}_host": "a", f"{name}_ca": "/ca.crt", f"{name}_tls": "no"})
+def test_a_certificate_without_tls_is_not_ignored(name, file, monkeypatch):
+    given(monkeypatch, **{f"{name}_host": "a", f"{name}_{file}": "/pem", f"{name}_tls": "no"})
     here = f"TIERCEL_{name.upper()}"
-    assert refused().startswith(f"{here}: there is {here}_CA, but {here}_TLS is false")
+    assert refused().startswith(f"{here}: there is {here}_{file.upper()}, but {here}_TLS is false")
+
+
+def test_a_key_without_its_certificate_is_one_line(monkeypatch):
+    given(monkeypatch, redis_host="a", redis_key="/key")
+    assert refused() == "TIERCEL_REDIS: there is TIERCEL_REDIS_KEY, but no TIERCEL_REDIS_CERT"
 
 
 @pytest.mark.parametrize("host", ["amqp://rabbit", "rabbit:5672", "me@rabbit", "a b", "a,,b"])

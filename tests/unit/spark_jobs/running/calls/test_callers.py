@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -86,7 +87,9 @@ def test_a_task_of_a_bolts_own_that_exits_or_raises_is_told_and_the_loop_goes_on
     [ended] = ended_of(coroutines, fine, call())
     assert ended.error is None
     wait_until(lambda: "raised SystemExit: 3; the loop goes on" in caplog.text)
-    assert "on the loop of the bolts: Exception in callback int('no number'): Value" in caplog.text
+    # From Python 3.13 on, without the arguments.
+    said = re.sub(r"int\('no number'\)", "int()", caplog.text)
+    assert "on the loop of the bolts: Exception in callback int(): Value" in said
 
 
 def test_other_methods_run_on_the_loop_plain_or_async_and_raise_here(
