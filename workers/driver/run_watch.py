@@ -230,7 +230,7 @@ class RunWatch:
             return Ended.LOST
         figures = {task: found[task] for host in run.hosts for task in host}
         late = missing_tasks(figures, _LATE_S, age_s)
-        if late and tasks.waiting:
+        if absences.waits_again(bool(late and tasks.waiting)):
             absences.waited_at_s = age_s
             self._keeper.replaces()
         # Once an executor has come, Python starts on it.
@@ -302,7 +302,17 @@ class Absences:
     def __init__(self) -> None:
         # Age of the run when Spark was last waiting for an executor.
         self.waited_at_s = float("-inf")
+        self._waited = False
         self._looks: Counter[int] = Counter()
+
+    def waits_again(self, waits: bool) -> bool:
+        """Note whether late tasks have no slot; True if this and the last look found that.
+
+        Between the crash of a task and its next attempt on the same executor it has none for a
+        moment.
+        """
+        before, self._waited = self._waited, waits
+        return before and waits
 
     def looked(self, missing: Sequence[int]) -> tuple[int, ...]:
         """Note the tasks that this look found without a process; return the tasks that several

@@ -483,6 +483,30 @@ def test_bolt_tasks_whose_executor_has_come_have_time_to_start(world, drive, mon
     assert (world.run, len(world.jobs)) == (run, 1)
 
 
+def test_bolt_tasks_that_crash_again_and_again_keep_no_message_from_timing_out(
+    world, drive, monkeypatch
+):
+    class NowAndThen:
+        waits = False
+
+        def __bool__(self):
+            self.waits = not self.waits
+            return self.waits
+
+    monkeypatch.setattr(run_watch, "UNATTENDED_S", 3_600.0)
+    monkeypatch.setattr(run_watch, "_LATE_S", 0.1)
+    drive()
+    run = begun(world)
+    wait_until(lambda: not world.lease.holder().starting, 5, "the run to have started")
+    said = []
+    monkeypatch.setattr(presence.Keeper, "replaces", lambda _: said.append(1))
+    world.jobs[0].waiting = NowAndThen()
+    world.attends = False
+    wait_until(lambda: seen_s(world) > 1.0, 20, "it to be late")
+    assert said == []
+    assert world.run == run
+
+
 def test_a_jump_of_redis_clock_ends_no_run(world, drive, monkeypatch):
     """Until its next word, a second later, each process then seems to be gone for an hour."""
     looks = []
