@@ -70,7 +70,7 @@ from tiercel.spark_jobs.bolts.queue_sink import QueueSink
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.logs.formatters import redact
 from tiercel.spark_jobs.spark.session import check_versions
-from tiercel.spark_jobs.spark.settings import settings_of
+from tiercel.spark_jobs.spark.settings import memory_warning, settings_of
 from tiercel.spark_jobs.state.redis_store import check_layout
 from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
 from tiercel.spark_jobs.topology.graph import (
@@ -543,7 +543,8 @@ def _check_spark(scope: _Scope) -> Iterator[CheckResult]:
     check_hadoop(master)
     _check_python(spark_python(master))
     options = scope.topology.config.spark_options if scope.topology else {}
-    settings_of("tiercel check", master, options, ())
+    if warning := memory_warning(settings_of("tiercel check", master, options, ())):
+        yield _warning("spark", warning)
     places = master.removeprefix("spark://").split(",") if master.startswith("spark://") else []
     problems = [problem for place in places if (problem := _unreachable(place))]
     if problems and len(problems) == len(places):

@@ -33,11 +33,22 @@ from tiercel.spark_jobs.topology.windowing import windowing_of
 
 # The first class that matches a bolt decides how it is executed.
 _EXECUTIONS = ((ArrowBolt, ARROW), (StatefulBolt, STATEFUL), (BasicBolt, BASIC), (object, RICH))
+# Processes in a row that die before they finish a step. Two deaths may have any cause.
+_DEATHS = 5
 Begin = Callable[[Attempt, bytes | None], BoltKind]
 
 
 def attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
     """Begin an attempt at a bolt task. Raises StaleAttemptError."""
+    attempt = _attempt_at(around, task, stop)
+    copy, retaken = attempt.kind.copy, attempt.retaken
+    # If few attributes are stored, the processes died of something else.
+    if retaken is not None and copy.is_large and (deaths := retaken.deaths) >= _DEATHS:
+        copy.begin_anew(f"{deaths} processes in a row died before they finished a step")
+    return attempt
+
+
+def _attempt_at(around: Around, task: int, stop: threading.Event) -> Attempt:
     spec = around.topology.bolts[around.topology.component_of(task)]
     windowing = windowing_of(around.topology, around.topology.component_of(task))
     if windowing is not None:

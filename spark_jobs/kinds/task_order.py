@@ -35,7 +35,7 @@ from tiercel.spark_jobs.kinds.awaited import (
 from tiercel.spark_jobs.kinds.calls.call import Call
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import Backlog, OpenEntry, Reader, Share, first_of
-from tiercel.spark_jobs.running.copy import joined, parted
+from tiercel.spark_jobs.running.kind import joined, parted
 from tiercel.spark_jobs.running.step import Done
 from tiercel.spark_jobs.topology.graph import Topology
 

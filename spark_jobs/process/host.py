@@ -28,6 +28,7 @@ from tiercel.queues import outage
 from tiercel.spark_jobs.errors import LostStepsError, StaleTurnError
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.logs.relay import speak_as
+from tiercel.spark_jobs.reasons import reason_of
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import waiting_roots
@@ -37,6 +38,11 @@ from tiercel.spark_jobs.whereabouts import of_this_process
 # More steps than a server can have lost. Step numbers stay below 2**53.
 _PASSED_OVER = 2**32
 _RETRY_S = 1.0
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    # hiredis raises a RuntimeError in its place.
+    return isinstance(error, MemoryError) or "Failed to serialize the command" in f"{error}"
 
 
 class BoltTask:
@@ -115,7 +121,15 @@ class BoltTask:
             log.error("task %d ended: %s", self.task, error, extra={"event": "bolt_task_refused"})
         except BaseException as error:
             self.error = error
-            if not isinstance(error, StaleAttemptError):
+            if _lacks_memory(error):
+                # Not in a call of the bolt: its attributes are pickled, or a step is sent.
+                log.warning(
+                    "%s[%d] had no memory left to commit a step: if it occurs again and again, "
+                    "name caches in transient, or raise spark.executor.pyspark.memory",
+                    self._around.topology.component_of(self.task), self.task,
+                    extra={"event": "out_of_memory"},
+                )  # fmt: skip
+            elif not isinstance(error, StaleAttemptError):
                 log.exception("task %d ended", self.task, extra={"event": "bolt_task_failed"})
         finally:
             outage.REDIS.leaves(("task", self.task))
@@ -275,7 +289,7 @@ class Host:
         """Raise LostTaskError if Spark must start the tasks again: the run is not over."""
         lost = [task for task in self._tasks if task.error is not None]
         if lost:
-            named = ", ".join(f"{task.task}: {task.error}" for task in lost)
+            named = ", ".join(f"{one.task}: {reason_of(one.error)}" for one in lost if one.error)
             raise LostTaskError(f"bolt tasks ended: {named}")
         if self._out_of_memory:
             raise LostTaskError("a bolt had no memory left: the bolt tasks go on in a new process")

@@ -64,7 +64,7 @@ _LASTS_S = 0.04
 _RETRY_S = 0.1
 # Interval at which the task of a paused bolt looks whether the bolt was resumed.
 _PAUSED_S = 0.2
-_THREAD_ENDED = "its task was started again while a thread of the bolt had the tuple"
+_GONE = "its task began anew while the bolt, or a thread of it, had the tuple"
 T = TypeVar("T")
 
 
@@ -107,7 +107,7 @@ class Attempt:
         self._step = opened.step
         # Most bolts have none of these: ticks, retaken input, an order, a chain.
         self.ticks = _tick_clock(around, task, opened.ticks)
-        self.retaken = around.suspicion.of(task, opened.taken) if opened.taken else None
+        self.retaken = around.suspicion.of(task, opened) if opened.taken else None
         self._order = order
         snapshot = opened.snapshot if order is None else order.opened(opened.snapshot)
         self.backlog = Backlog(opened.done) if order is None else order.backlog(opened.done)
@@ -481,13 +481,11 @@ class Attempt:
             self.wake()
 
     def _fail_lost(self) -> None:
-        """Fail the messages of tuples that only threads of an earlier copy held."""
+        """Fail the messages of tuples that an earlier copy, or a thread of it, held."""
         copy = self._setup.copy
         ledger = self.around.ledger
         failures = [
-            Failure(
-                root=root, component=self._setup.component, task=self.task, reason=_THREAD_ENDED
-            )
+            Failure(root=root, component=self._setup.component, task=self.task, reason=_GONE)
             for root in copy.lost
         ]
         if ledger is not None and failures:

@@ -35,10 +35,6 @@ from tiercel.spark_jobs.topology.graph import Topology
 _FRAME = struct.Struct(">I")
 _CHUNKS_FROM = 5
 _SIGNATURE_BYTES = 32
-# No snapshot of a copy alone begins with this mark: it begins with a signature.
-_ORDER_MARK = b"tiercel\0order\0\0\0"
-_ORDER_LENGTH = struct.Struct(">I")
-_HEAD_BYTES = len(_ORDER_MARK) + _ORDER_LENGTH.size
 _PLACE = 8
 
 
@@ -374,24 +370,13 @@ def _signature(key: bytes, purpose: str, content: bytes) -> bytes:
     return hmac.digest(key, purpose.encode() + b"\0" + content, "sha256")
 
 
-def joined(order: bytes, copy: bytes) -> bytes:
-    """Join the order's part and the copy's part of a snapshot; each may be empty."""
-    return _ORDER_MARK + _ORDER_LENGTH.pack(len(order)) + order + copy
-
-
-def parted(snapshot: bytes) -> tuple[bytes, bytes]:
-    """Split a snapshot into order and copy; a snapshot that was not joined is the copy's."""
-    if not snapshot.startswith(_ORDER_MARK) or len(snapshot) < _HEAD_BYTES:
-        return b"", snapshot
-    (length,) = _ORDER_LENGTH.unpack_from(snapshot, len(_ORDER_MARK))
-    return snapshot[_HEAD_BYTES : _HEAD_BYTES + length], snapshot[_HEAD_BYTES + length :]
-
-
 log = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
 _LARGE = 8 * _MIB
 _LIMIT = 256 * _MIB
+# A snapshot without attributes and tuples, in place of one that is given up.
+_BARE = b"".join(_framed([b"", pickle.dumps({}), b"", b"", b""]))
 
 
 class WorkingCopy:
@@ -432,6 +417,8 @@ class WorkingCopy:
         self._local: set[str] = set()
         # True if the newest snapshot has no attribute.
         self._was_bare = False
+        # True after a step whose attributes were too large.
+        self._was_too_large = False
         self.held = Held()
 
     def ready(self) -> StepBolt | BaseException:
@@ -479,6 +466,24 @@ class WorkingCopy:
     def kept(self) -> None:
         """Note that the newest snapshot is stored, so that the next attempt finds it."""
         self._kept = self._packed
+        self._was_too_large = False
+
+    @property
+    def is_large(self) -> bool:
+        """True if the stored attributes may be what a process has no memory for."""
+        return self._kept is not None and len(self._kept) > _LARGE
+
+    def begin_anew(self, why: str) -> None:
+        """Give up the attributes, as a new run does; messages of the tuples that they held fail."""
+        self.drop()
+        held = held_roots(self._kept) if self._kept else []
+        self.lost = list(dict.fromkeys([*self.lost, *held]))
+        self._kept = self._packed = _BARE
+        self._was_bare = False
+        log.warning(
+            "%s[%d] begins with new attributes, as in a new run: %s; name caches in transient",
+            self.component, self._task, why, extra={"event": "attributes_given_up"},
+        )  # fmt: skip
 
     def drop(self) -> None:
         """Clean up and drop the copy; the next use makes one from the newest stored snapshot."""
@@ -515,7 +520,8 @@ class WorkingCopy:
         self.answers = Answers(self.component, self._wake)
         if self._kept is not None:
             self.held = unpack(bolt, self._kept)
-            self._digest = _digest(self._kept)
+            # A snapshot that is given up is still stored: replace it.
+            self._digest = b"" if self._kept is _BARE else _digest(self._kept)
         return bolt
 
     def _settings(self) -> dict[str, Any]:
@@ -541,20 +547,20 @@ class WorkingCopy:
         except raised() as error:
             self._lose(record, reason_of(error))
             return None
-        if len(packed.content) > _LIMIT:
-            self._lose(
-                record,
-                (
-                    f"its attributes have {len(packed.content) // _MIB} MiB, the limit is "
-                    f"{_LIMIT // _MIB}"
-                ),
-            )
+        size = len(packed.content)
+        if size > _LIMIT:
+            why = f"its attributes have {size // _MIB} MiB, the limit is {_LIMIT // _MIB}"
+            self._lose(record, why)
+            # One message may bring too much, whenever it comes again; a leak is near the limit.
+            if self._was_too_large and self._kept and len(self._kept) > _LIMIT // 2:
+                self.begin_anew(why)
+            self._was_too_large = True
             return None
-        if len(packed.content) > _LARGE:
+        if size > _LARGE:
             record.report(
-                f"its attributes have {len(packed.content) // _MIB} MiB, pickled after each "
-                "step in which they change: name attributes that need not outlive the process in "
-                "transient, or use a StatefulBolt"
+                f"its attributes have {size // _MIB} MiB, pickled after each step in which they "
+                "change: name attributes that need not outlive the process in transient, or use a "
+                "StatefulBolt"
             )
         for name, why in packed.stuck.items():
             record.report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,10 @@ from tiercel.spark_jobs.suspects.watchdog import WatchedStep
 
 # Takes a number of tuples from the inbox, waits for them, and claims some from the line.
 Fetch = Callable[[int, float, Claims], None]
+# No snapshot of a copy alone begins with this mark: it begins with a signature.
+_ORDER_MARK = b"tiercel\0order\0\0\0"
+_ORDER_LENGTH = struct.Struct(">I")
+_HEAD_BYTES = len(_ORDER_MARK) + _ORDER_LENGTH.size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,3 +146,16 @@ class HoldingOrder(Order, Protocol):
 
     def repeated(self, covered: Covered) -> None:
         """Note that the sealed step is repeated and finished."""
+
+
+def joined(order: bytes, copy: bytes) -> bytes:
+    """Join the order's part and the copy's part of a snapshot; each may be empty."""
+    return _ORDER_MARK + _ORDER_LENGTH.pack(len(order)) + order + copy
+
+
+def parted(snapshot: bytes) -> tuple[bytes, bytes]:
+    """Split a snapshot into order and copy; a snapshot that was not joined is the copy's."""
+    if not snapshot.startswith(_ORDER_MARK) or len(snapshot) < _HEAD_BYTES:
+        return b"", snapshot
+    (length,) = _ORDER_LENGTH.unpack_from(snapshot, len(_ORDER_MARK))
+    return snapshot[_HEAD_BYTES : _HEAD_BYTES + length], snapshot[_HEAD_BYTES + length :]

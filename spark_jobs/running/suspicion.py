@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from tiercel.acker.inbox.contract import Opened
 from tiercel.acker.ledger import Ledger, Token
 from tiercel.spark_jobs.running.backlog import Backlog, Share
 from tiercel.spark_jobs.running.step import Done, Step, TimeLimit
@@ -74,13 +75,26 @@ class Suspicion:
         self._book = book
         self._ledger = ledger
         self._notes: dict[int, ExecutionNotes] = {}
+        self._began: set[int] = set()
         self.turns = Turns()
 
-    def of(self, task: int, taken: str) -> RetakenInput:
+    def of(self, task: int, opened: Opened) -> RetakenInput:
         """Return the input of one task that the previous attempt had taken, up to position
-        ``taken``.
+        ``opened.taken``.
         """
-        return RetakenInput(self, task, taken)
+        return RetakenInput(self, task, opened)
+
+    def begins(self, task: int, step: int) -> None:
+        """Note that this process executes tuples again that an earlier one had taken, after
+        ``step``.
+        """
+        if self._book is not None and task not in self._began:
+            self._book.begins(self._token(task), step)
+            self._began.add(task)
+
+    def begun(self, task: int, step: int) -> int:
+        """Return how many processes in a row have done that, and finished no step since."""
+        return 0 if self._book is None else self._book.begun(self._token(task), step)
 
     def lookout(
         self,
@@ -115,16 +129,22 @@ class RetakenInput:
     One thread only.
     """
 
-    def __init__(self, suspicion: Suspicion, task: int, taken: str) -> None:
+    def __init__(self, suspicion: Suspicion, task: int, opened: Opened) -> None:
         self._suspicion = suspicion
         self._task = task
+        self._step = opened.step
         # Position of the last such entry; None if all of them were executed.
-        self.taken: tuple[int, int] | None = place(taken)
+        self.taken: tuple[int, int] | None = place(opened.taken or "0-0")
 
     @property
     def is_over(self) -> bool:
         """True once all of this part has been executed."""
         return self.taken is None
+
+    @property
+    def deaths(self) -> int:
+        """Number of processes in a row that began with this part, and finished no step."""
+        return self._suspicion.begun(self._task, self._step)
 
     def shares(self, backlog: Backlog, most: int) -> list[Share]:
         """Return the input of the next step: a tuple that was being executed when a process died
@@ -187,7 +207,10 @@ class RetakenInput:
 
     def _looks_at(self, shares: Sequence[Share]) -> bool:
         taken = self.taken
-        return taken is not None and any(place(one.entry.position) <= taken for one in shares)
+        looks = taken is not None and any(place(one.entry.position) <= taken for one in shares)
+        if looks:
+            self._suspicion.begins(self._task, self._step)
+        return looks
 
 
 def place(position: str) -> tuple[int, int]:

@@ -40,7 +40,14 @@ from tiercel.spark_jobs.spark.executors import (
 )
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.spark.settings import SECRET, is_local, one_machine, quoted, settings_of
+from tiercel.spark_jobs.spark.settings import (
+    SECRET,
+    is_local,
+    memory_warning,
+    one_machine,
+    quoted,
+    settings_of,
+)
 from tiercel.spark_jobs.spark.shipping import pack_code
 
 # An archive that does not fit, for example after an update of Java, is ignored, without a message
@@ -72,6 +79,8 @@ class SparkUnit:
         self._local = is_local(master)
         self._master = master
         settings = settings_of(application, master, options, reading_options())
+        if warning := memory_warning(settings):
+            log.warning("%s", warning, extra={"event": "python_memory_small"})
         try:
             self.context = _started(settings)
         except (PySparkException, Py4JError, OSError) as error:

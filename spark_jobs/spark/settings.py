@@ -86,6 +86,10 @@ _MASTER = re.compile(
     r"|k8s://\S+"
     r"|yarn"
 )
+_PYTHON_MEMORY = "spark.executor.pyspark.memory"
+_SIZE = re.compile(r"(\d+)([kmgt]?)b?")
+_MIB_IN = {"k": 1 / 1024, "m": 1, "": 1, "g": 1024, "t": 1024 * 1024}
+_LEAST_MIB = 2048
 _LOG4J = resources.files("tiercel.spark_jobs.spark").joinpath("log4j2.properties")
 
 
@@ -105,6 +109,24 @@ def settings_of(
     where = one_machine(java_options) if is_one_machine(master) else MANAGED
     names = {"spark.master": with_retries(master), "spark.app.name": application}
     return {**EVERYWHERE, **where, **options, **names}
+
+
+def memory_warning(options: Mapping[str, str]) -> str:
+    """Return a warning if Spark's Python processes may have too little memory to start; empty if
+    not, or if none is set.
+    """
+    said = _SIZE.fullmatch(options.get(_PYTHON_MEMORY, "").lower())
+    if said is None:
+        return ""
+    cores = options.get("spark.executor.cores", "1")
+    each_mib = int(said[1]) * _MIB_IN[said[2]] / (int(cores) if cores.isdecimal() else 1)
+    if each_mib >= _LEAST_MIB:
+        return ""
+    return (
+        f"{_PYTHON_MEMORY} leaves {each_mib:,.0f} MiB of address space to each Python process, and "
+        "a process with NumPy and Arrow may take more than 1 GiB before your bolts, most of it "
+        f"unused: give at least {_LEAST_MIB:,} MiB for each core of an executor, or remove it"
+    )
 
 
 def one_machine(java_options: Sequence[str]) -> dict[str, str]:

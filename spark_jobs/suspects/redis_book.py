@@ -1,6 +1,7 @@
 """The case book in Redis: one hash per topology.
 
-Each bolt task has a field with its suspects, and one with its current work.
+Each bolt task has a field with its suspects, one with its current work, and one with the step after
+which its last processes began, and their number.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tiercel.spark_jobs.suspects.book import Case, Suspect, decode_suspects, enc
 log = logging.getLogger(__name__)
 
 _DOING = ":doing"
+_BEGAN = ":began"
 # How long the book of a topology that no longer runs is kept. It has to outlive any call of a bolt,
 # because only an attempt that begins renews this.
 _KEPT = timedelta(days=30)
@@ -53,9 +55,8 @@ class RedisCaseBook:
         with translated("look for suspects"):
             cases: Any = self._client.hgetall(self._key)
         now = f"{token.run}:"
-        fields = {name.decode(errors="replace").removesuffix(_DOING) for name in cases}
         return frozenset().union(
-            *(_case(cases, field).guilty for field in fields if field.startswith(now))
+            *(_case(cases, field).guilty for field in _fields(cases) if field.startswith(now))
         )
 
     def begin(self, token: Token, case: Case) -> None:
@@ -85,8 +86,21 @@ class RedisCaseBook:
         """Return all cases, for a driver that begins a run."""
         with translated("take over the suspects"):
             cases: Any = self._client.hgetall(self._key)
-        fields = {name.decode(errors="replace").removesuffix(_DOING) for name in cases}
-        return [_case(cases, field) for field in fields]
+        return [_case(cases, field) for field in _fields(cases)]
+
+    def begins(self, token: Token, step: int) -> None:
+        """Note that another process begins after this finished step."""
+        count = self.begun(token, step) + 1
+        with translated("note a beginning"):
+            self._client.hset(self._key, _field(token) + _BEGAN, f"{step} {count}")
+            self._client.pexpire(self._key, _KEPT)
+
+    def begun(self, token: Token, step: int) -> int:
+        """Return how many processes in a row have begun after this finished step."""
+        with translated("look for beginnings"):
+            said: Any = self._client.hget(self._key, _field(token) + _BEGAN) or b"0 0"
+        before, count = map(int, said.split())
+        return count if before == step else 0
 
     def forget(self) -> None:
         """Delete all cases, after their failures were reported. Idempotent."""
@@ -100,6 +114,11 @@ class RedisCaseBook:
 
 def _field(token: Token) -> str:
     return f"{token.run}:{token.step}:{token.task}"
+
+
+def _fields(cases: Mapping[bytes, bytes]) -> set[str]:
+    names = (name.decode(errors="replace") for name in cases)
+    return {name.removesuffix(_DOING) for name in names if not name.endswith(_BEGAN)}
 
 
 def _case(cases: Mapping[bytes, bytes], field: str) -> Case:

@@ -15,6 +15,7 @@ class MemoryCaseBook:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cases: dict[Token, Case] = {}
+        self._began: dict[Token, tuple[int, int]] = {}
 
     def load(self, token: Token) -> Case:
         now = (token.run, token.step)
@@ -41,9 +42,17 @@ class MemoryCaseBook:
         with self._lock:
             return list(self._cases.values())
 
+    def begins(self, token: Token, step: int) -> None:
+        self._began[token] = step, self.begun(token, step) + 1
+
+    def begun(self, token: Token, step: int) -> int:
+        before, count = self._began.get(token, (0, 0))
+        return count if before == step else 0
+
     def forget(self) -> None:
         with self._lock:
             self._cases.clear()
+            self._began.clear()
 
     def close(self) -> None:
         """Nothing to release."""

@@ -48,7 +48,8 @@ from tiercel.spark_jobs.errors import (
 from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
 from tiercel.spark_jobs.running.backlog import Backlog, part_of
 from tiercel.spark_jobs.running.chain import tasks_in_row
-from tiercel.spark_jobs.running.copy import body_of, held_roots, parted
+from tiercel.spark_jobs.running.copy import body_of, held_roots
+from tiercel.spark_jobs.running.kind import parted
 from tiercel.spark_jobs.spark.executors import start_failure
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit

@@ -70,8 +70,7 @@ from tiercel.spark_jobs.kinds.windows.step import (
 )
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.backlog import OpenEntry, Share
-from tiercel.spark_jobs.running.copy import joined, parted
-from tiercel.spark_jobs.running.kind import Fetch, StepInput
+from tiercel.spark_jobs.running.kind import Fetch, StepInput, joined, parted
 from tiercel.spark_jobs.running.step import Done, Execution
 from tiercel.spark_jobs.running.suspicion import place
 from tiercel.spark_jobs.suspects.notes import ExecutionNotes

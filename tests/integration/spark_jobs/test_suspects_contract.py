@@ -97,6 +97,21 @@ def test_a_driver_takes_out_all_cases(book):
         assert book.cases() == []
 
 
+def test_processes_that_begin_after_the_same_step_are_counted(book):
+    mine = token(task=1)
+    assert book.begun(mine, 0) == 0
+    for step, count in ((0, 1), (0, 2), (7, 1), (7, 2), (9, 1)):
+        book.begins(mine, step)
+        assert book.begun(mine, step) == count
+    assert [book.begun(one, 9) for one in (token(task=2), token(task=1, run="other"))] == [0, 0]
+    book.note(mine, SOME)
+    assert book.load(mine) == Case(doing=SOME)
+    assert book.cases() == [Case(doing=SOME)]
+    assert book.guilty(mine) == frozenset()
+    book.forget()
+    assert book.begun(mine, 9) == 0
+
+
 def test_nothing_to_blame_can_be_noted_on_a_server_out_of_memory(redis):
     server = redis()
     book = RedisCaseBook(connect(server.url), "full")

@@ -526,6 +526,11 @@ def test_yarn_without_hadoops_settings(checked):
     the(checked(master="yarn"), "error", "spark", "HADOOP_CONF_DIR or YARN_CONF_DIR")
 
 
+def test_too_little_memory_for_a_process_of_python(checked):
+    faults = checked(config="spark_options={'spark.executor.pyspark.memory': '1g'}")
+    the(faults, "warning", "spark", "1,024 MiB of address space", "at least 2,048 MiB")
+
+
 def test_an_option_of_spark_that_cannot_be(checked):
     faults = checked(config="spark_options={'spark.speculation': 'true'}")
     the(faults, "error", "spark", "cannot run with spark.speculation")

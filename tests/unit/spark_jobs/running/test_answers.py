@@ -18,7 +18,7 @@ from tiercel import BasicBolt, Bolt, TopologyBuilder
 from tiercel.spark_jobs.errors import AlreadyAckedError, ForeignTupleError, UnknownStreamError
 from tiercel.spark_jobs.running.copy import body_of, held_roots, thread_roots
 
-ANSWER = "its task was started again while a thread of the bolt had the tuple"
+ANSWER = "its task began anew while the bolt, or a thread of it, had the tuple"
 
 
 class Handed(Bolt):

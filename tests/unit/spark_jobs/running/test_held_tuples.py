@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.pump import Pump, Source, killed_after
 from tiercel import BasicBolt, Bolt, Config, TopologyBuilder, TupleError
+from tiercel.spark_jobs.running import copy as copy_module
 from tiercel.spark_jobs.running.copy import (
     BadSignatureError,
     body_of,
@@ -639,3 +640,88 @@ def test_a_repeat_that_emits_nothing_more_fails_its_message(effects: int) -> Non
     assert pump.acked == []
     assert root in pump.failed
     assert seen in ([], ["alarm x"])
+
+
+class Hoarding(Bolt):
+    """Keeps the bytes of each word, and each tuple whose word begins with ``hold``."""
+
+    def prepare(self, config, context):
+        self.cache: list[str] = []
+        self.held: list[Any] = []
+
+    def execute(self, tup, collector):
+        self.cache.append(tup["word"])
+        if tup["word"].startswith("hold"):
+            self.held.append(tup)
+        else:
+            collector.ack(tup)
+
+
+@pytest.fixture
+def hoarding(monkeypatch: pytest.MonkeyPatch) -> Pump:
+    """Attributes of more than 1 kB are large, and of more than 4 kB too large."""
+    monkeypatch.setattr(copy_module, "_LARGE", 1_000)
+    monkeypatch.setattr(copy_module, "_LIMIT", 4_000)
+    builder = TopologyBuilder("hoarding")
+    builder.set_spout("spout", Source())
+    builder.set_bolt("bolt", Hoarding()).shuffle_grouping("spout")
+    return Pump(builder.build())
+
+
+def cached(pump: Pump) -> int:
+    return len(pump.attempts[2].kind.copy.ready().cache)  # type: ignore[union-attr]
+
+
+def test_attributes_that_leak_up_to_the_limit_begin_anew(hoarding, caplog) -> None:
+    """Otherwise all messages from then on would fail, until they are dead letters."""
+    [held] = hoarding.feed(["hold"])
+    hoarding.run()
+    roots = []
+    for number in range(10):
+        roots += hoarding.feed([f"{number}" * 600])
+        hoarding.run()
+    failed = [root in hoarding.failed for root in roots]
+    assert failed == [False] * 5 + [True] * 2 + [False] * 3, "the first two that were too many"
+    assert all("its attributes have 0 MiB" in hoarding.failed[root] for root in roots[5:7])
+    assert hoarding.failed[held].startswith("bolt: its task began anew while the bolt")
+    assert "bolt[2] begins with new attributes, as in a new run: its attr" in caplog.text
+    hoarding.take_over()
+    assert cached(hoarding) == 3, "the attributes that were given up are not back"
+    assert hoarding.ledger.pending() == 0
+
+
+def test_one_message_that_brings_too_much_costs_no_attributes(hoarding) -> None:
+    [small] = hoarding.feed(["a"])
+    hoarding.run()
+    for _ in range(4):
+        [large] = hoarding.feed(["b" * 5_000])
+        hoarding.run()
+        assert "cannot keep its attributes" in hoarding.failed[large]
+    assert hoarding.acked == [small]
+    assert cached(hoarding) == 1
+
+
+def test_processes_that_die_at_one_step_with_large_attributes_begin_anew(hoarding, caplog) -> None:
+    """As of no memory, which no call of the bolt is to blame for."""
+    [held] = hoarding.feed(["hold" + "x" * 1_500])
+    hoarding.run()
+    hoarding.take_over()
+    assert cached(hoarding) == 1
+    [root] = hoarding.feed(["a"])
+    for _ in range(6):
+        with killed_after(0):
+            hoarding.run()
+        assert "begins with new attributes" not in caplog.text
+        hoarding.take_over()
+    assert "5 processes in a row died before they finished a step" in caplog.text
+    hoarding.run()
+    assert (hoarding.acked, list(hoarding.failed)) == ([root], [held])
+    assert cached(hoarding) == 1
+
+
+def test_processes_that_die_without_work_cost_no_attributes(hoarding) -> None:
+    hoarding.feed(["a" * 1_500])
+    hoarding.run()
+    for _ in range(9):
+        hoarding.take_over()
+    assert cached(hoarding) == 1

@@ -32,6 +32,7 @@ from tiercel.acker.ledger import Failure
 from tiercel.acker.metrics.contract import total_of
 from tiercel.spark_jobs.process import host as hosts
 from tiercel.spark_jobs.process.host import Host, LostTaskError
+from tiercel.spark_jobs.running.commit import Committer
 from tiercel.spark_jobs.running.suspicion import Suspicion
 from tiercel.spark_jobs.suspects.watchdog import CallLimit, Putting, Watchdog
 from tiercel.spark_jobs.topology.graph import extra_task
@@ -226,6 +227,30 @@ def test_a_tuple_that_needs_too_much_memory_fails_alone() -> None:
     assert acked(cluster, [*sleeper, *cluster.emit([["small"]])])
     assert process.thread.is_alive()
     assert process.end() is None
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("Failed to serialize the command.")], ids=repr
+)
+def test_a_step_that_finds_no_memory_to_be_committed_names_its_bolt(
+    cluster: InboxCluster,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def lacking_memory(*_: object) -> None:
+        raise error
+
+    process = Process(cluster)
+    monkeypatch.setattr(Committer, "commit", lacking_memory)
+    cluster.emit([["a"], ["b"], ["c"], ["d"]])
+    ended = str(process.ended())
+    assert "bolt tasks ended: " in ended
+    assert type(error).__name__ in ended, "the reason is not empty"
+    [first, *_] = [each for each in caplog.records if getattr(each, "event", "") == "out_of_memory"]
+    assert "bolt[" in first.getMessage()
+    assert "had no memory left to commit a step" in first.getMessage()
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 def test_a_task_that_another_process_takes_over_ends_this_one_with_its_name(

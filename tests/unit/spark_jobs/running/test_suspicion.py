@@ -220,7 +220,8 @@ def test_another_attempt_in_the_same_process_is_not_another_death(pump: Pump) ->
         pump.book.alive = True
         pump.take_over(2)
         pump.around = replace(pump.around, suspicion=suspicion)
-        pump.attempts[2].retaken = suspicion.of(2, pump.attempts[2]._inbox.opened.taken)
+        opened = pump.attempts[2]._inbox.opened
+        pump.attempts[2].retaken = suspicion.of(2, opened)
     pump.read()
     assert root not in pump.failed
 

@@ -12,7 +12,13 @@ import pytest
 from tiercel.spark_jobs.errors import SparkUnavailableError
 from tiercel.spark_jobs.spark import settings as spark_settings
 from tiercel.spark_jobs.spark.session import cause_of, check_versions
-from tiercel.spark_jobs.spark.settings import ATTEMPTS, SMALL_JVM, quoted, settings_of
+from tiercel.spark_jobs.spark.settings import (
+    ATTEMPTS,
+    SMALL_JVM,
+    memory_warning,
+    quoted,
+    settings_of,
+)
 
 CLUSTERS = ["spark://host:7077", "yarn", "k8s://https://host"]
 ONE_MACHINE = ["local", "local[2]", "local[*]", "local-cluster[2,1,1024]"]
@@ -112,6 +118,27 @@ RAISED = """An error occurred while calling None.JavaSparkContext.
 )
 def test_an_error_of_the_start_shows_sparks_cause(said: str, cause: str) -> None:
     assert cause_of(said) == cause
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "each"),
+    [
+        ("1g", None, "1,024"), ("2047", None, "2,047"), ("2G", "2", "1,024"), ("512mb", "4", "128"),
+        ("2g", None, None), ("2048", None, None), ("1t", "8", None), ("8g", "4", None),
+        ("much", None, None), ("1g", "many", "1,024"),
+    ],
+)  # fmt: skip
+def test_python_processes_that_may_have_too_little_memory_to_start_are_warned_of(
+    memory: str, cores: str | None, each: str | None
+) -> None:
+    options = {"spark.executor.pyspark.memory": memory}
+    if cores is not None:
+        options["spark.executor.cores"] = cores
+    said = memory_warning(settings("local[2]", options))
+    assert (
+        said.startswith(f"spark.executor.pyspark.memory leaves {each} MiB ") if each else not said
+    )
+    assert memory_warning(settings("local[2]")) == ""
 
 
 def java_in(folder: Path, version: str) -> str:
