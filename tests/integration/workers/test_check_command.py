@@ -54,6 +54,8 @@ def checked(name, amqp_url, redis_url, management_url, tmp_path, monkeypatch):
     The exit code matches the worst fault.
     """
     monkeypatch.chdir(tmp_path)
+    # Without a server of its own, the command checks those of a run on this machine.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
     for variable in ("PYSPARK_PYTHON", "HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(variable, raising=False)
