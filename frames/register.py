@@ -9,6 +9,8 @@ import atexit
 import json
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -32,7 +34,10 @@ from tiercel.frames.writers import RabbitMQStreamWriter, RabbitMQWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_listened_to: WeakSet[SparkSession] = WeakSet()
+# The sessions that have the format and the listener.
+_registered: WeakSet[SparkSession] = WeakSet()
+# The threads of a pool may register the same session at once.
+_registering = threading.Lock()
 # The warning of Spark Connect for an event that arrives while Python shuts down.
 _TOO_LATE = "StreamingQueryListenerBus .* cannot schedule new futures after"
 
@@ -40,20 +45,52 @@ _TOO_LATE = "StreamingQueryListenerBus .* cannot schedule new futures after"
 def register_rabbitmq(spark: SparkSession) -> None:
     """Register ``format("rabbitmq")`` in this session, for reading and writing. Idempotent.
 
+    When it writes, Spark knows the formats of the session that is active in the calling thread, and
+    a new thread has none. So call this in each thread that writes, as with
+    ``ThreadPoolExecutor(initializer=register_rabbitmq, initargs=(spark,))``: it makes the session
+    active there, unless another one is. If a program has several sessions, register each of them.
+    Threads of a client of Spark Connect need no call.
+
     This also adds a listener for streaming queries, so that messages are acked at once even if the
     triggers of a query are far apart, or it is stopped. A listener of Spark Connect runs in the
     client: on another host than the server it finds no reader, and such messages are acked at the
     next trigger.
     """
-    spark.dataSource.register(RabbitMQDataSource)
-    if spark not in _listened_to:
-        _listen(spark)
-        _listened_to.add(spark)
+    with _registering, _active(spark):
+        # Spark logs a warning if a session registers a format again.
+        if spark not in _registered:
+            spark.dataSource.register(RabbitMQDataSource)
+            _listen(spark)
+            _registered.add(spark)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make the session active in this thread, for longer than the block if no other one was.
+
+    Spark looks for a format of this name in the active session also before it registers one.
+    """
+    if _is_connect(spark):
+        yield
+        return
+    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no method for this
+    sessions = jvm.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _listen(spark: SparkSession) -> None:
     """Add the listener without keeping the user's program from exiting."""
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+    if not _is_connect(spark):
         spark.streams.addListener(CommitListener())
         return
     # Spark Connect starts a thread for its listeners. At exit Python waits for all threads except
@@ -73,7 +110,7 @@ def _forget_listeners() -> None:
     Sessions remove their listeners when they are garbage-collected, at the latest when Python
     exits. Daemons are frozen by then, and joining one would hang the session.
     """
-    for spark in _listened_to:
+    for spark in _registered:
         vars(spark).pop("_sqm", None)
 
 

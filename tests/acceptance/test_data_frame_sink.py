@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.broker import plain_channel, put, ready, take_all, unique
 from tests.support.data_frames import committed, new_queue, plain_spark
 from tests.support.waiting import wait_until
 from tiercel import Publisher
+from tiercel.dataframe import register_rabbitmq
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -59,6 +61,41 @@ def test_rows_are_in_the_queue_when_the_write_returns(spark, amqp_url, queue, wr
     assert sorted(int(body) for body, _ in found) == list(range(1000))
     assert len({properties.message_id for _, properties in found}) == 1000
     assert {properties.delivery_mode for _, properties in found} == {2}
+
+
+def write_in_threads(session, write, rows, queue, times):
+    """Write the rows this number of times, in two threads that register the session themselves."""
+    pool = ThreadPoolExecutor(2, initializer=register_rabbitmq, initargs=(session,))
+    with pool:
+        list(pool.map(lambda _: write(rows, queue=queue), range(times)))
+
+
+def test_threads_that_register_the_session_write(spark, amqp_url, queue, write):
+    rows = spark.sql("select 'a' body")
+    write_in_threads(spark, write, rows, queue, 3)
+    assert [body for body, _ in take_all(amqp_url, queue)] == [b"a"] * 3
+
+
+def test_threads_within_a_batch_of_a_stream_write(spark, amqp_url, queue, write):
+    source = new_queue(amqp_url, unique("source"), b"a", b"b")
+
+    def write_twice(rows, number):
+        write_in_threads(spark, write, rows.select("body"), queue, 2)
+
+    rows = spark.readStream.format("rabbitmq").options(url=amqp_url, queue=source).load()
+    query = rows.writeStream.foreachBatch(write_twice).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert sorted(body for body, _ in take_all(amqp_url, queue)) == [b"a", b"a", b"b", b"b"]
+
+
+def test_two_sessions_write_in_one_thread(spark, amqp_url, queue, write):
+    second = spark.newSession()
+    register_rabbitmq(second)
+    active = spark._jvm.SparkSession.getActiveSession().get()
+    assert active.equals(spark._jsparkSession)
+    write(second.sql("select 'b' body"), queue=queue)
+    write(spark.sql("select 'a' body"), queue=queue)
+    assert [body for body, _ in take_all(amqp_url, queue)] == [b"b", b"a"]
 
 
 def test_columns_are_properties_exchange_and_routing_key(spark, amqp_url, queue, exchange, write):
