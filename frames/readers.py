@@ -81,7 +81,12 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last = begin
             session.committed(begin)
         session.resume(self._last)
+        taken_before = self._last.messages
         self._last = session.take(self._last, getattr(limit, "max_rows", None))
+        # Spark ends a query with ``trigger(once=True)`` after one batch, and sets no limit. A queue
+        # may have more than fits into memory.
+        if type(limit).__name__ == "ReadAllAvailable":
+            session.warn_of_the_rest(self._last.messages - taken_before)
         return self._last.json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802

@@ -139,6 +139,20 @@ class ReadingSession:
         self._add(taken)
         return ReadOffset(self.id, self._messages)
 
+    def warn_of_the_rest(self, taken: int) -> None:
+        """Log that the only batch of this query does not have all messages that waited."""
+        waited = sum(self._taker.ready_at_start)
+        if taken < waited:
+            log.warning(
+                "this query has only one batch, with %d of the %d messages in %s: with "
+                "trigger(once=True) the limits hold too; trigger(availableNow=True) reads all of "
+                "them, in several batches",
+                taken,
+                waited,
+                ", ".join(self._taker.queues),
+                extra={"event": "messages_left"},
+            )
+
     def end_with_what_is_there(self) -> None:
         """Read the messages that waited in the queues when this reader began, and no more."""
         self._left = self._taker.ready_at_start

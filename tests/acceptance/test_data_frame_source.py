@@ -240,6 +240,16 @@ def test_available_now_ends_on_an_empty_queue(stream, start):
     assert rows.all == []
 
 
+def test_once_reads_one_batch_within_the_limit(amqp_url, queue, stream, start):
+    put(amqp_url, queue, *bodies(10))
+    wait_until(lambda: ready(amqp_url, queue) == 10)
+    rows = Rows()
+    query = start(stream(maxMessagesPerTrigger="4"), rows, once=True)
+    assert query.awaitTermination(60)
+    assert rows.all == texts(4)
+    wait_until(lambda: ready(amqp_url, queue) == 6, 10)
+
+
 def test_a_limit_bounds_each_batch(amqp_url, queue, stream, start):
     put(amqp_url, queue, *bodies(50))
     rows = Rows()

@@ -153,6 +153,27 @@ def test_what_waits_for_another_consumer_holds_up_no_query(taken, make):
     assert reader.latestOffset(start, None) == start
 
 
+@pytest.mark.parametrize(("count", "lines"), [(10, 1), (4, 0)])
+def test_the_only_batch_of_a_query_keeps_the_limit_and_says_what_it_leaves(
+    amqp_url, queue, make, caplog, count, lines
+):
+    """Spark has no limit for ``trigger(once=True)``."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="new in PySpark 4.2")
+    put(amqp_url, queue, *[b"%d" % number for number in range(count)])
+    wait_ready(amqp_url, queue, count)
+    reader = make(maxMessagesPerTrigger="4")
+    # The offset of a reader before this one.
+    start = {"reader": "0123456789abcdef", "messages": 100}
+    end = reader.latestOffset(start, limits.ReadAllAvailable())
+    assert end["messages"] == 104
+    records = [each for each in caplog.records if getattr(each, "event", "") == "messages_left"]
+    said = [record.message for record in records]
+    assert len(said) == lines
+    for line in said:
+        assert f"4 of the 10 messages in {queue}" in line
+        assert "trigger(availableNow=True)" in line
+
+
 @pytest.mark.timeout(60)
 def test_what_is_available_now_waits_for_another_consumer_and_says_so(taken, make, caplog):
     name, channel = taken
