@@ -415,7 +415,7 @@ def _refuse_unsafe(found: Mapping[str, Any], address: Address, name: str) -> Non
     if found.get(AUTO_DELETE):
         raise BrokerRefusedError(
             f"{shown} is auto-delete: RabbitMQ deletes it and its messages when its last consumer "
-            "leaves, as at each restart of a worker; declare it again without auto_delete"
+            "leaves, as at each restart of a worker or query; declare it again without auto_delete"
         )
 
 

@@ -191,7 +191,11 @@ STREAM = {"durable": True, "arguments": {"x-queue-type": "stream", "x-max-length
 @pytest.mark.parametrize(
     ("properties", "why"),
     [
-        pytest.param(AUTO_DELETE, "is auto-delete: .* without auto_delete", id="auto-delete"),
+        pytest.param(
+            AUTO_DELETE,
+            "is auto-delete: .* worker or query; declare it again without auto_delete",
+            id="auto-delete",
+        ),
         pytest.param(
             {**AUTO_DELETE, "durable": True}, "is auto-delete", id="durable and auto-delete"
         ),
