@@ -246,8 +246,8 @@ class TraceReport:
 
     @property
     def name(self) -> Name:
-        """The identity of its kind of error."""
-        return self.component, self.kind, self.place
+        """The identity of its kind of error; one kind has one counter."""
+        return self.component, self.kind[:_NAME_LENGTH], self.place[:_NAME_LENGTH]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,7 +271,9 @@ class Metrics(Protocol):
     def add(self, component: str, task: int, counts: Mapping[str, int]) -> None:
         """Add to the named counters of one task, all in one round trip.
 
-        Call it once per piece of work.
+        Call it once per piece of work. Errors of a kind that ``trace`` does not keep are counted as
+        ``OTHER_KINDS``, so that there are no more counters than kinds. These counters are kept for
+        all time only, as ``DRIVER_TASK`` of the component.
 
         If this raises RedisUnavailableError, the counts are kept and sent with the next call: do
         not add them again. A call that took effect although its reply was lost is not counted
@@ -313,7 +315,8 @@ class Metrics(Protocol):
         """Keep the first report with a traceback of each kind of error, and the time of its last
         report, for the 100 kinds of the topology that were reported last.
 
-        Repeating a call changes nothing. The number of errors of a kind is among the counters.
+        Repeating a call changes nothing. The number of errors of a kind is among the counters: call
+        this before ``add``. The count of a kind that is forgotten is added to ``OTHER_KINDS``.
         """
 
     def traces(self) -> Sequence[KnownError]:
@@ -323,7 +326,8 @@ class Metrics(Protocol):
         """Move the counts of all time of tasks that are over to ``DRIVER_TASK`` of their component,
         so that the totals of components stay and tasks that come and go do not pile up.
 
-        Windows keep the tasks. May be repeated, and also moves counts that came late.
+        Windows keep the tasks. May be repeated, and also moves counts that came late. Counters of
+        kinds of errors, as older versions wrote them, are moved to where ``add`` counts now.
         """
 
     def clear(self) -> None:
@@ -466,6 +470,19 @@ def _buckets(counts: Mapping[str, int]) -> dict[int, int]:
 def trace_counter(kind: str, place: str) -> str:
     """Return the name of the counter of a kind of error, among a task's other counters."""
     return f"{_RAISED}{json.dumps([kind[:_NAME_LENGTH], place[:_NAME_LENGTH]])}"
+
+
+# Counts the errors of all kinds that are not kept: exception classes made at run time would fill
+# the counters. metrics/lua/trace.lua names it too.
+OTHER_KINDS = trace_counter("errors of other kinds", "")
+
+
+def kind_of(counter: str) -> tuple[str, str] | None:
+    """Return kind and place of a counter of ``trace_counter``; None for any other counter."""
+    if not counter.startswith(_RAISED):
+        return None
+    kind, place = json.loads(counter.removeprefix(_RAISED))
+    return kind, place
 
 
 def known_errors(

@@ -13,6 +13,7 @@ from tiercel.acker.metrics.contract import (
     ERRORS_A_WINDOW,
     ERRORS_KEPT,
     ERRORS_WINDOW,
+    OTHER_KINDS,
     SLIDING,
     TRACES_KEPT,
     Counted,
@@ -24,8 +25,10 @@ from tiercel.acker.metrics.contract import (
     TraceReport,
     Window,
     by_task,
+    kind_of,
     known_errors,
     newest_first,
+    trace_counter,
 )
 
 _Slot = dict[tuple[str, int], Counter[str]]
@@ -52,9 +55,11 @@ class MemoryMetrics(Metrics):
         with self._lock:
             if self._since is None and any(counts.values()):
                 self._since = now
-            _add(self._counts, counts)
+            plain, of_kinds = self._parted(counts)
+            _add(self._counts, plain)
+            _add(self._counts, of_kinds)
             for window, slots in self._slots.items():
-                _add(slots.setdefault(window.slot_at(now), {}), counts)
+                _add(slots.setdefault(window.slot_at(now), {}), plain)
                 for old in slots.keys() - set(window.slots_at(now)):
                     del slots[old]
 
@@ -107,7 +112,7 @@ class MemoryMetrics(Metrics):
                     self._traces[name] = (first, max(last, report.at))
                 elif report.text:
                     if len(self._traces) >= TRACES_KEPT:
-                        del self._traces[min(self._traces, key=lambda each: self._traces[each][1])]
+                        self._forget_oldest()
                     self._traces[name] = (report, report.at)
 
     def traces(self) -> Sequence[KnownError]:
@@ -129,6 +134,28 @@ class MemoryMetrics(Metrics):
             self._errors.clear()
             self._windows.clear()
             self._traces.clear()
+
+    def _parted(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> tuple[_Slot, _Slot]:
+        """Return the counters of tasks, and those of kinds of errors."""
+        plain: _Slot = {}
+        of_kinds: _Slot = {}
+        for (component, task), more in counts.items():
+            for counter, count in more.items():
+                kind = kind_of(counter)
+                if kind is None:
+                    _add(plain, {(component, task): {counter: count}})
+                    continue
+                kept = counter if (component, *kind) in self._traces else OTHER_KINDS
+                _add(of_kinds, {(component, DRIVER_TASK): {kept: count}})
+        return plain, of_kinds
+
+    def _forget_oldest(self) -> None:
+        oldest = min(self._traces, key=lambda name: self._traces[name][1])
+        del self._traces[oldest]
+        component, kind, place = oldest
+        of_component = self._counts.get((component, DRIVER_TASK), Counter())
+        if count := of_component.pop(trace_counter(kind, place), 0):
+            of_component[OTHER_KINDS] += count
 
 
 def _nested(slot: _Slot) -> Counts:

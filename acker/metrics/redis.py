@@ -9,7 +9,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -22,6 +22,7 @@ from tiercel.acker.metrics.contract import (
     ERRORS_A_WINDOW,
     ERRORS_KEPT,
     ERRORS_WINDOW,
+    OTHER_KINDS,
     SLIDING,
     TRACES_KEPT,
     Counted,
@@ -32,6 +33,7 @@ from tiercel.acker.metrics.contract import (
     TraceReport,
     Window,
     by_task,
+    kind_of,
     known_errors,
     newest_first,
 )
@@ -80,7 +82,8 @@ class RedisMetrics(Metrics):
         with self._sending:
             for (component, task), more in counts.items():
                 for counter, count in more.items():
-                    name = _name(component, task, counter)
+                    of_kind = kind_of(counter) is not None
+                    name = _name(component, DRIVER_TASK if of_kind else task, counter)
                     self._waiting[name] = self._waiting.get(name, 0) + count
             # The previous call may have been counted although its reply was lost: repeated with the
             # same counts and number, it is not counted twice. New counts get the next number.
@@ -97,9 +100,10 @@ class RedisMetrics(Metrics):
         slots = [self._slot(window, window.slot_at(now)) for window in SLIDING]
         # Keep slots longer than necessary, by the length of two: clocks may differ a little.
         kept_ms = [(window.value + 3 * window.slot_s) * 1000 for window in SLIDING]
-        counts = [part for pair in self._unsure.items() for part in pair]
-        keys = [self._reporter_key, self._since_key, self._counts_key, *slots]
-        words = [self._number, _REPORTER_MEMORY_MS, now, *kept_ms, *counts]
+        plain, of_kinds = _parted(self._unsure)
+        keys = [self._reporter_key, self._since_key, self._traces_keys[0], self._counts_key, *slots]
+        bounds = (self._number, _REPORTER_MEMORY_MS, now, len(of_kinds), *kept_ms)
+        words = [*bounds, *of_kinds, *plain]
         self._count(keys, words, nothing, "count").perform()
         self._unsure = {}
 
@@ -150,7 +154,8 @@ class RedisMetrics(Metrics):
             # A report without a traceback only updates the time of the last one.
             short = replace(report, reason=report.reason[:REASON_LENGTH])
             words.append(_packed(short) if report.text else "")
-        self._trace(self._traces_keys, [TRACES_KEPT, *words], nothing, "keep tracebacks").perform()
+        keys = [*self._traces_keys, self._counts_key]
+        self._trace(keys, [TRACES_KEPT, *words], nothing, "keep tracebacks").perform()
 
     def traces(self) -> Sequence[KnownError]:
         reports_key, last_key = self._traces_keys
@@ -166,12 +171,11 @@ class RedisMetrics(Metrics):
         return known_errors(found, self.totals())
 
     def retire(self, is_over: Callable[[int], bool]) -> None:
-        _, [found] = self._read([self._counts_key])
-        named = [(name, *_parts(name)) for name in found]
+        _, [found, kinds] = self._read([self._counts_key, self._traces_keys[0]])
         moves = [
-            (name, _name(component, DRIVER_TASK, counter))
-            for name, component, task, counter in named
-            if is_over(task)
+            (name, target)
+            for name in found
+            if (target := _place_after(name, kinds, is_over)).encode() != name
         ]
         for start in range(0, len(moves), _MOVED_AT_ONCE):
             words = [word for move in moves[start : start + _MOVED_AT_ONCE] for word in move]
@@ -205,6 +209,31 @@ class RedisMetrics(Metrics):
         return [self._slot(window, number) for number in window.slots_at(now)]
 
 
+def _parted(counts: Mapping[str, int]) -> tuple[list[str | float], list[str | float]]:
+    """Return the arguments of count.lua about counters of tasks, and about those of kinds."""
+    plain: list[str | float] = []
+    of_kinds: list[str | float] = []
+    for field, count in counts.items():
+        component, _, counter = _parts(field)
+        kind = kind_of(counter)
+        if kind is None:
+            plain += (field, count)
+        else:
+            name = json.dumps((component, *kind))
+            of_kinds += (name, field, _name(component, DRIVER_TASK, OTHER_KINDS), count)
+    return plain, of_kinds
+
+
+def _place_after(name: bytes, kinds: Container[bytes], is_over: Callable[[int], bool]) -> str:
+    """Return the field to which ``retire`` moves a counter; its own if it stays."""
+    component, task, counter = _parts(name)
+    kind = kind_of(counter)
+    if kind is not None:
+        kept = json.dumps((component, *kind)).encode() in kinds
+        return _name(component, DRIVER_TASK, counter if kept else OTHER_KINDS)
+    return _name(component, DRIVER_TASK if is_over(task) else task, counter)
+
+
 def _counts(slots: Iterable[Mapping[bytes, bytes]]) -> Counts:
     counts: Counts = {}
     for slot in slots:
@@ -221,7 +250,7 @@ def _name(component: str, task: int, counter: str) -> str:
 
 
 @lru_cache(maxsize=_NAMES_KNOWN)
-def _parts(name: bytes) -> tuple[str, int, str]:
+def _parts(name: bytes | str) -> tuple[str, int, str]:
     component, task, counter = json.loads(name)
     return component, task, counter
 

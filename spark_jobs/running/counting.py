@@ -22,6 +22,7 @@ from tiercel.acker.ledger import Reply
 from tiercel.acker.metrics.contract import (
     ACKER,
     ACKER_TASK,
+    OTHER_KINDS,
     RETRY_LATER,
     TRACES_KEPT,
     ErrorReport,
@@ -83,8 +84,6 @@ def acker_counts(reply: Reply, roots: int, took_ns: int) -> dict[str, int]:
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 60.0
-# Counts all kinds beyond the limit: exception classes created at run time would fill the counters.
-_OTHERS = "errors of other kinds"
 
 
 @dataclass(slots=True)
@@ -143,7 +142,7 @@ class Tracebacks:
                 kind.count += 1
                 self._newest[name] = report
             elif len(self._kinds) >= TRACES_KEPT:
-                return trace_counter(_OTHERS, "")
+                return OTHER_KINDS
             else:
                 self._kinds[name] = _Kind(since=report.at, said_at=self._clock())
         if kind is None:
@@ -183,7 +182,10 @@ class Tracebacks:
     def give_back(self, reports: Sequence[TraceReport]) -> None:
         """Keep reports that could not be sent: ``take`` returns them again."""
         with self._lock:
-            self._firsts = [*reports, *self._firsts]
+            self._firsts = [*(report for report in reports if report.text), *self._firsts]
+            for report in reports:
+                if not report.text:
+                    self._newest.setdefault(report.name, report)
 
     def _begin(self, report: TraceReport) -> None:
         with self._lock:
@@ -241,17 +243,22 @@ class Counting:
             self._counts = {}
             errors = self._errors
             self._errors = []
+        unsent = counts
         try:
+            # First, so that the metrics know the kinds of all errors that are counted.
+            self._send_tracebacks()
+            # If the next call fails, the metrics keep the counts and send them with the next one.
+            unsent = {}
             if counts:
-                # If this fails, the metrics keep the counts and send them with the next call.
                 self._metrics.add_all(counts)
         except BaseException:
             with self._lock:
                 self._errors = errors + self._errors
+                for name, more in unsent.items():
+                    self._add(name, more)
             raise
         if errors:
             self._metrics.report(errors)
-        self._send_tracebacks()
 
     @staticmethod
     def _reports(task: int, record: Record) -> list[ErrorReport]:

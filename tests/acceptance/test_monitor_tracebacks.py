@@ -31,7 +31,6 @@ def name(services):
     with closing(Registry(services.redis_url)) as registry:
         registry.announce(builder.build())
     with closing(RedisMetrics(services.redis_url, name)) as metrics:
-        metrics.add("enrich", 2, {trace_counter("KeyError", "helpers.py:12"): 3})
         metrics.report(
             [
                 ErrorReport(at=NOW, component="enrich", task=2, message=REASON),
@@ -53,6 +52,7 @@ def name(services):
                 )
             ]
         )
+        metrics.add("enrich", 2, {trace_counter("KeyError", "helpers.py:12"): 3})
     return name
 
 

@@ -138,7 +138,6 @@ class Stage:
     def _raise(self, name, task):
         now = datetime.now(UTC)
         reason = f"ValueError: order {2000 + self._rounds}: amount None (orders.py:12)"
-        self._metrics.add(name, task, {trace_counter("ValueError", "orders.py:12"): 4})
         self._metrics.report(
             [
                 ErrorReport(at=now, component=name, task=task, message=reason),
@@ -160,6 +159,7 @@ class Stage:
                 )
             ]
         )
+        self._metrics.add(name, task, {trace_counter("ValueError", "orders.py:12"): 4})
 
 
 @contextmanager

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tiercel.acker.metrics.contract import TRACES_KEPT, TraceReport, trace_counter
+from tiercel.acker.metrics.contract import (
+    OTHER_KINDS,
+    SLIDING,
+    TRACES_KEPT,
+    TraceReport,
+    kind_of,
+    total_of,
+    trace_counter,
+)
 from tiercel.acker.metrics.memory import MemoryMetrics
 from tiercel.acker.metrics.redis import RedisMetrics
+from tiercel.acker.redis.clients import connect_topology
 
 THEN = datetime(2024, 2, 29, 12, 30, 0, 123456, UTC)
 
@@ -52,10 +63,10 @@ def test_component_exception_and_line_make_a_kind(metrics):
 
 def test_a_kind_is_counted_over_all_tasks_exactly(metrics):
     counter = trace_counter("KeyError", "a.py:1")
+    metrics.trace([report()])
     metrics.add("split", 3, {counter: 2})
     metrics.add("split", 4, {counter: 5, trace_counter("KeyError", "a.py:2"): 9})
     metrics.add("count", 5, {counter: 100})
-    metrics.trace([report()])
     [known] = metrics.traces()
     assert known.count == 7
 
@@ -85,6 +96,88 @@ def test_of_many_kinds_those_that_came_last_are_kept(metrics):
     assert len(places) == TRACES_KEPT
     assert places[:2] == ["b.py:1", "a.py:0"]
     assert "a.py:1" not in places, "it came last the longest ago"
+
+
+ODD = 'count: it\'s "all", "x" \\ 漢字'
+
+
+def raise_in_new_process(metrics, process, component="split"):
+    """Count five errors each of as many kinds as are kept, of classes made up by a process."""
+    kinds = [f'E{process}-{number}: "\\" 漢' for number in range(TRACES_KEPT)]
+    metrics.trace(
+        [report(process, component=component, kind=kind, place='it\'s "\\".py:1') for kind in kinds]
+    )
+    counters = [trace_counter(kind, 'it\'s "\\".py:1') for kind in kinds]
+    metrics.add(component, 3, {**dict.fromkeys(counters, 2), "executed": 500})
+    metrics.add(component, 4, dict.fromkeys(counters, 3))
+    return counters
+
+
+def counters_of_kinds(metrics, component="split"):
+    return {
+        name: count
+        for name, count in total_of(metrics.totals(), component).items()
+        if kind_of(name) is not None
+    }
+
+
+@pytest.mark.parametrize("component", ["split", ODD, ODD + "\\"])
+def test_the_errors_of_forgotten_kinds_are_counted_as_errors_of_other_kinds(metrics, component):
+    before = [raise_in_new_process(metrics, process, component) for process in range(4)]
+    found = counters_of_kinds(metrics, component)
+    assert found == {**dict.fromkeys(before[-1], 5), OTHER_KINDS: 3 * 5 * TRACES_KEPT}
+    assert {known.count for known in metrics.traces()} == {5}
+    # A process that still raises a forgotten kind.
+    metrics.add(component, 3, {before[0][0]: 1, before[3][0]: 1, OTHER_KINDS: 7})
+    assert counters_of_kinds(metrics, component) == {
+        **found,
+        before[3][0]: 6,
+        OTHER_KINDS: 3 * 5 * TRACES_KEPT + 8,
+    }
+    assert total_of(metrics.totals(), component)["executed"] == 4 * 500
+
+
+def test_a_kind_that_is_remembered_again_is_counted_anew(metrics):
+    [forgotten, *_] = raise_in_new_process(metrics, 1)
+    raise_in_new_process(metrics, 2)
+    kind, place = kind_of(forgotten)
+    metrics.trace([report(3, kind=kind, place=place)])
+    metrics.add("split", 3, {forgotten: 4})
+    assert counters_of_kinds(metrics)[forgotten] == 4
+    assert sum(counters_of_kinds(metrics).values()) == 2 * 5 * TRACES_KEPT + 4
+
+
+def test_a_kind_with_a_long_name_is_counted(metrics):
+    long = report(kind="E" * 300, place="p" * 300)
+    metrics.trace([long])
+    metrics.add("split", 3, {trace_counter(long.kind, long.place): 2})
+    assert [known.count for known in metrics.traces()] == [2]
+
+
+def test_kinds_are_counted_for_all_time_only(metrics):
+    raise_in_new_process(metrics, 1)
+    for window in SLIDING:
+        assert total_of(metrics.over(window).counts, "split") == {"executed": 500}
+
+
+def test_counters_of_an_older_tiercel_are_bounded_too_when_tasks_are_retired(redis_url):
+    name = f"traces-{uuid.uuid4().hex}"
+    with (
+        closing(RedisMetrics(redis_url, name)) as metrics,
+        closing(connect_topology(redis_url, name)) as client,
+    ):
+        kept, *_ = raise_in_new_process(metrics, 1)
+        older = {
+            json.dumps(["split", task, trace_counter(kind, "a.py:1")]): 2
+            for task in (3, 4)
+            for kind in ("One", "Two")
+        }
+        client.hset(metrics._counts_key, mapping={**older, json.dumps(["split", 3, kept]): 10})
+        metrics.retire(lambda _: False)
+        found = counters_of_kinds(metrics)
+        assert len(found) == TRACES_KEPT + 1
+        assert (found[kept], found[OTHER_KINDS]) == (15, 8)
+        assert client.hlen(metrics._counts_key) == TRACES_KEPT + 2
 
 
 def test_they_can_be_cleared(metrics):

@@ -168,7 +168,6 @@ def trace(
     """Report errors that a bolt raised at these seconds."""
     report(url, topology)
     metrics = RedisMetrics(url, topology)
-    metrics.add("split", 3, {trace_counter(kind, "helpers.py:12"): len(seconds)})
     metrics.trace(
         [
             TraceReport(
@@ -183,6 +182,7 @@ def trace(
             for second in seconds
         ]
     )
+    metrics.add("split", 3, {trace_counter(kind, "helpers.py:12"): len(seconds)})
     metrics.close()
 
 

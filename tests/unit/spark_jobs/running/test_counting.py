@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.pump import Pump, Source
 from tiercel import BasicBolt, RedisUnavailableError, TopologyBuilder
+from tiercel.acker.metrics.contract import total_of
 from tiercel.acker.metrics.memory import MemoryMetrics
 
 
@@ -26,7 +27,7 @@ def pump() -> Pump:
 
 
 def executed(pump: Pump) -> int:
-    return sum(counts["executed"] for counts in pump.metrics.totals().get("bolt", {}).values())
+    return total_of(pump.metrics.totals(), "bolt")["executed"]
 
 
 def test_nothing_is_told_before_the_clock_says_so_and_then_all_steps_at_once(pump: Pump) -> None:

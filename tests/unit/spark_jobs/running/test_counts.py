@@ -9,7 +9,7 @@ import pytest
 from tests.support.pump import Pump, Source
 from tiercel import ArrowBolt, BasicBolt, Bolt, TopologyBuilder
 from tiercel.acker.ledger import Census
-from tiercel.acker.metrics.contract import ACKER, ACKER_TASK, Window, edge_counter
+from tiercel.acker.metrics.contract import ACKER, ACKER_TASK, Window, edge_counter, total_of
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings
@@ -50,7 +50,7 @@ def test_each_bolt_counts_what_came_over_each_edge():
     pump = Pump(builder.build())
     pump.feed(["a"], ["b"])
     pump.run()
-    [sink] = pump.metrics.totals()["sink"].values()
+    sink = total_of(pump.metrics.totals(), "sink")
     edges = {counter: count for counter, count in sink.items() if counter.startswith("from:")}
     streams = ("default", "odd: ones")
     assert edges == {edge_counter("split", stream): 2 for stream in streams}

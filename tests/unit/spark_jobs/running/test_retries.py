@@ -31,6 +31,7 @@ from tiercel import (
 from tiercel.acker.ids import line_of
 from tiercel.acker.ledger import Failure
 from tiercel.acker.limits import MemoryLimits
+from tiercel.acker.metrics.contract import total_of
 from tiercel.spark_jobs.kinds.calls.flight import MOST_HELD_BACK
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
@@ -340,8 +341,8 @@ def test_a_state_keeps_nothing_of_an_attempt_that_failed(running) -> None:
 def test_retries_are_counted_apart_from_failures(running) -> None:
     cluster, _ = running(Basic())
     cluster.advance_time(2 * WAIT_S + 1)
-    [found] = cluster._running_engine().metrics.totals()["price"].values()
-    assert (found["retried"], found.get("failed", 0)) == (2 * len(BAD), 0)
+    found = total_of(cluster._running_engine().metrics.totals(), "price")
+    assert (found["retried"], found["failed"]) == (2 * len(BAD), 0)
     assert found["acked"] == TUPLES
     assert found["executed"] == TUPLES + 2 * len(BAD)
 

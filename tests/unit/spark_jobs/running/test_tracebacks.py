@@ -140,12 +140,21 @@ def test_tracebacks_are_kept_while_the_metrics_are_away(monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(MemoryMetrics, "trace", away)
-        with pytest.raises(RedisUnavailableError):
-            pump.counting.flush()
+        for _ in range(3):
+            pump.feed(["deep"])
+            pump.send()
+            pump.work()
+            with pytest.raises(RedisUnavailableError):
+                pump.counting.flush()
     assert pump.metrics.traces() == []
+    assert pump.metrics.totals() == {}
+    waiting = pump.counting.tracebacks.take()
+    assert [bool(report.text) for report in waiting] == [True, False], "the first and the newest"
+    pump.counting.tracebacks.give_back(waiting)
     pump.counting.flush()
     [known] = pump.metrics.traces()
     assert known.first.text
+    assert known.count == 4, "errors are counted after the report of their kind"
 
 
 def test_exceptions_that_are_made_up_at_run_time_do_not_fill_the_counters():
