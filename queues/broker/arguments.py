@@ -1,6 +1,6 @@
-"""The arguments of an existing queue.
+"""A look for a queue, and the arguments of an existing one.
 
-AMQP has no call that returns them. But a declaration with other arguments is refused, and the
+AMQP has no call that returns these. But a declaration with other arguments is refused, and the
 refusal names one argument that differs and its value. So they are learnt one by one, by declaring
 again with each named argument. Settings of policies are not included.
 """
@@ -15,6 +15,7 @@ from typing import Any
 from pika.exceptions import ChannelClosedByBroker
 
 ACCESS_REFUSED = 403
+RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 
 TYPE = "x-queue-type"
@@ -49,6 +50,17 @@ def dead_lettering_to(queue: str) -> dict[str, Any]:
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
     }
+
+
+def look(connection: Any, name: str) -> int | None:
+    """Look for a queue; return None if it is there, or else the code of RabbitMQ's refusal, which
+    is ``RESOURCE_LOCKED`` for a queue that only another connection may read.
+    """
+    try:
+        connection.channel().queue_declare(name, passive=True)
+    except ChannelClosedByBroker as error:
+        return int(error.reply_code)
+    return None
 
 
 def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:

@@ -25,8 +25,10 @@ from tiercel.queues.broker.arguments import (
     AUTO_DELETE,
     LIMIT,
     PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
     TYPE,
     dead_lettering_to,
+    look,
     read_arguments,
 )
 from tiercel.queues.broker.connection import connected, translate, translated
@@ -218,7 +220,6 @@ log = logging.getLogger(__name__)
 
 # The first version with at-least-once dead-lettering.
 OLDEST_SERVER = (3, 10)
-_RESOURCE_LOCKED = 405
 # From this version on a quorum queue has a delivery limit unless it is set to -1; before, it has
 # none and -1 is refused.
 _LIMITED_SINCE = (4, 0)
@@ -293,31 +294,22 @@ class Declared:
 
 
 def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> Declared:
-    """Declare a work queue and its dead-letter queue over a separate connection; idempotent.
+    """Declare a missing work queue, with its dead-letter queue, over a separate connection.
 
-    ``patience`` is how long to try to connect. This is for publishers: an existing queue with other
-    arguments is used as it is, without a warning, and so is another client's exclusive queue, which
-    all may publish to.
+    ``patience`` is how long to try to connect. This is for publishers: an existing queue is used as
+    it is, also a client's exclusive one, without a warning, and gets no dead-letter queue.
 
     Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its subclasses; ValueError.
     """
     check_queue_name(queue.name)
     address = Address.parse(amqp_url)
     with connected(address, "tiercel declare", patience) as connection:
-        if _is_exclusive(connection, queue.name):
+        refusal = look(connection, queue.name)
+        if refusal == RESOURCE_LOCKED:
             return _declared(None, check_server(connection, address), queue)
-        declared, _ = _declare_work_queue(connection, address, queue)
+        declared, _ = _declare_work_queue(connection, address, queue, exists=refusal is None)
         bind(connection, address, queue.name, queue.bindings)
     return declared
-
-
-def _is_exclusive(connection: Any, name: str) -> bool:
-    """Return True if the queue exists and only another connection may read it."""
-    try:
-        connection.channel().queue_declare(name, passive=True)
-    except ChannelClosedByBroker as error:
-        return bool(error.reply_code == _RESOURCE_LOCKED)
-    return False
 
 
 def declare_work_queue(
@@ -360,14 +352,15 @@ def look_at_work_queue(
 
 
 def _declare_work_queue(
-    connection: Any, address: Address, queue: WorkQueue
+    connection: Any, address: Address, queue: WorkQueue, *, exists: bool = False
 ) -> tuple[Declared, str]:
     """Return the queue, and the effects of its existing arguments on a reader."""
     version = check_server(connection, address)
     if queue.declare:
-        declare_dead_letter_queue(connection, address, queue.dead)
+        if not exists:  # of a client's queue, a dead-letter queue would be left behind
+            declare_dead_letter_queue(connection, address, queue.dead)
         arguments = work_queue_arguments(queue, version)
-        if _declare(connection, address, queue.name, arguments):
+        if _declare(connection, address, queue.name, arguments, exists=exists):
             return _declared(arguments, version, queue), ""
     else:
         _look(connection, address, queue.name)
@@ -507,12 +500,20 @@ def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:
     }
 
 
-def _declare(connection: Any, address: Address, name: str, arguments: Mapping[str, Any]) -> bool:
-    """Declare the queue; return False if it exists with other arguments."""
+def _declare(
+    connection: Any,
+    address: Address,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    exists: bool = False,
+) -> bool:
+    """Declare the queue; return False if it exists, and differs or may not be declared."""
     try:
         connection.channel().queue_declare(name, durable=True, arguments=dict(arguments))
     except ChannelClosedByBroker as error:
-        if error.reply_code != PRECONDITION_FAILED:
+        denied = exists and error.reply_code == ACCESS_REFUSED
+        if error.reply_code != PRECONDITION_FAILED and not denied:
             raise _translated(error, address, name) from error
         # RabbitMQ refuses unknown arguments in the same way: then the queue may be missing.
         _look(connection, address, name)
@@ -529,7 +530,7 @@ def _look(connection: Any, address: Address, name: str) -> None:
 
 
 def _translated(error: ChannelClosedByBroker, address: Address, name: str) -> QueuesError:
-    if error.reply_code != _RESOURCE_LOCKED:
+    if error.reply_code != RESOURCE_LOCKED:
         return translate(error, address)
     return BrokerRefusedError(
         f"queue {name!r} on {address} is exclusive: it belongs to another connection, and is "

@@ -7,6 +7,7 @@ tuple.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
@@ -38,6 +39,8 @@ from tiercel.spark_jobs.tracing.process import of_this_process
 _LONGEST_PATIENCE_S = 24 * 3600
 # Seconds between two calls that restart the timeouts of waiting tuples.
 _SAY_S = 1.0
+# Most queues and exchanges that a task remembers: clients come and go with queues of their own.
+KNOWN = 10_000
 # AMQP's limit; a queue's name must leave room for the dead-letter queue's suffix.
 _NAME_BYTES = 255
 _QUEUE = "name of a queue"
@@ -220,8 +223,8 @@ class QueueSink(Bolt):
         **properties: Unpack[SinkProperties],
     ) -> None:
         """With ``declare`` a missing queue is declared as a ``QueueSpout`` would declare it, with
-        its dead-letter queue, unless its name begins with ``amq.``, which only RabbitMQ gives. An
-        exchange must exist, or have an ``exchange_type``.
+        its dead-letter queue, unless its name begins with ``amq.``, which only RabbitMQ gives; an
+        existing queue is used as it is. An exchange must exist, or have an ``exchange_type``.
         """
         _check_properties(properties)
         _check_exchange_type(exchange_type, exchange, declare=declare)
@@ -237,7 +240,8 @@ class QueueSink(Bolt):
         self._declare = declare
         self._exchange_type = exchange_type
         self._patience = timedelta(seconds=patience_secs)
-        self._known: set[Place] = set()  # queues and exchanges that exist
+        # Queues and exchanges that exist, those last that were used last.
+        self._known: OrderedDict[Place, None] = OrderedDict()
         self._held: list[tuple[Tuple, OutgoingMessage]] = []
 
     def prepare(self, config: Mapping[str, Any], context: TopologyContext) -> None:
@@ -281,7 +285,7 @@ class QueueSink(Bolt):
                 collector.ack(tup)
                 continue
             # If the queue was deleted, the next step declares it again.
-            self._known.discard(_place_of(message))
+            self._known.pop(_place_of(message), None)
             reason = reason_of(error)
             if reason not in reported:
                 reported.add(reason)
@@ -357,8 +361,9 @@ class QueueSink(Bolt):
         refused: dict[Place, QueuesError] = {}
         away: BrokerUnavailableError | None = None
         said = time.monotonic()
-        for place in sorted(places - self._known):
-            exchange, queue = place
+        for place in places & self._known.keys():
+            self._known.move_to_end(place)
+        for place in sorted(places - self._known.keys()):
             if time.monotonic() - said >= _SAY_S:
                 on_wait(False)
                 said = time.monotonic()
@@ -366,16 +371,7 @@ class QueueSink(Bolt):
                 if away is not None:
                     # The full wait for the broker is over: do not wait again.
                     raise away
-                if exchange and self._exchange_type is not None:
-                    declare_exchange(self._amqp_url, exchange, self._exchange_type, self._patience)
-                elif exchange:
-                    find_exchange(self._amqp_url, exchange, self._patience)
-                elif self._declare and not queue.startswith(_RESERVED):
-                    declare_queue(self._amqp_url, WorkQueue(name=queue), self._patience)
-                else:
-                    # Each client of a service may have its own queue.
-                    continue
-                self._known.add(place)
+                self._ensure(place)
             except BrokerFailedError as error:
                 # RabbitMQ fails at this name alone.
                 refused[place] = error
@@ -384,6 +380,21 @@ class QueueSink(Bolt):
             except QueuesError as error:
                 refused[place] = error
         return refused
+
+    def _ensure(self, place: Place) -> None:
+        exchange, queue = place
+        if exchange and self._exchange_type is not None:
+            declare_exchange(self._amqp_url, exchange, self._exchange_type, self._patience)
+        elif exchange:
+            find_exchange(self._amqp_url, exchange, self._patience)
+        elif self._declare and not queue.startswith(_RESERVED):
+            declare_queue(self._amqp_url, WorkQueue(name=queue), self._patience)
+        else:
+            # Each client of a service may have its own queue.
+            return
+        self._known[place] = None
+        if len(self._known) > KNOWN:
+            self._known.popitem(last=False)
 
 
 def _place_of(message: OutgoingMessage) -> Place:

@@ -34,6 +34,7 @@ from tiercel.queues.broker.declare import (
     declare_work_queue,
     work_queue_arguments,
 )
+from tiercel.queues.broker.depths import depths
 from tiercel.queues.errors import (
     AddressError,
     BrokerRefusedError,
@@ -167,6 +168,40 @@ def test_who_publishes_to_a_queue_hears_nothing_of_how_it_treats_deliveries(
     with caplog.at_level(logging.INFO):
         assert not is_ours(declare_queue(amqp_url, queue), queue)
     assert "used as it is" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"auto_delete": True}, {"durable": True}, {"durable": True, "arguments": OWN}],
+)
+def test_who_publishes_to_a_queue_that_exists_makes_no_dead_letter_queue(amqp_url, properties):
+    queue = WorkQueue(name=unique())
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(queue.name, **properties)
+    declared = declare_queue(amqp_url, queue)
+    assert (declared.arguments or {}).items() >= properties.get("arguments", {}).items()
+    with pytest.raises(QueueMissingError):
+        depths(amqp_url, [queue.dead])
+
+
+def test_who_publishes_to_a_queue_of_its_reader_finds_both_queues_as_they_are(amqp_url):
+    queue = WorkQueue(name=unique(), retry=NO_WAIT)
+    made = read(amqp_url, queue)
+    put(amqp_url, queue.dead, b"dead")
+    found = declare_queue(amqp_url, queue)
+    assert (found, found.arguments) == (made, made.arguments)
+    wait_ready(amqp_url, queue.dead, 1)
+
+
+def test_who_may_only_write_publishes_to_a_queue_that_exists(shared_rabbitmq):
+    server = shared_rabbitmq
+    queue = WorkQueue(name=unique())
+    user = unique()
+    read(server.url, queue)
+    add_user(server, user, configure="^$", write=".*")
+    parts = urlsplit(server.url)
+    declared = declare_queue(f"amqp://{user}:{user}@{parts.hostname}:{parts.port}/", queue)
+    assert declared.arguments is None, "RabbitMQ does not reveal them to this user"
 
 
 @pytest.mark.parametrize("arguments", [None, OWN])

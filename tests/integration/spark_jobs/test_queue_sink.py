@@ -154,6 +154,24 @@ def test_queues_of_clients_take_replies_without_a_declaration(amqp_url, queue):
         depths(amqp_url, [f"{named}.dead"])
 
 
+def test_a_queue_of_a_client_gets_no_dead_letter_queue_that_would_outlive_it(amqp_url, queue):
+    with (
+        plain_channel(amqp_url) as client,
+        SinkStage(
+            QueueSink(field("to"), body=field("body")), amqp_url, fields="to string, body string"
+        ) as running,
+    ):
+        client.queue_declare(queue, auto_delete=True)
+        running.publish([queue, "a"])
+        assert (running.acked, running.failed) == ([0], {})
+        _, _, body = client.basic_get(queue, auto_ack=True)
+        assert body == b"a"
+        client.queue_delete(queue)
+    for name in (queue, f"{queue}.dead"):
+        with pytest.raises(QueueMissingError):
+            depths(amqp_url, [name])
+
+
 def test_a_direct_reply_to_an_invented_address_is_dropped_alone(amqp_url, queue):
     with SinkStage(
         QueueSink(field("to"), body=field("body")), amqp_url, fields="to string, body string"
