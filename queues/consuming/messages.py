@@ -513,7 +513,13 @@ class OpenMessages:
         self.dead_letter(delivery, f"{times}: {reason or 'no reason given'}")
 
     def _forget_failures(self, delivery: Delivery) -> None:
-        if delivery.delivery_count != 0:
+        # At its first delivery, a message is in the book only if it was in a delay queue, or if its
+        # first failure was its last. Else an entry is of an equal message.
+        if (
+            delivery.delivery_count != 0
+            or failed_before(delivery.properties.headers)
+            or self._limit.is_last_failure(0)
+        ):
             self._settings.failures.forget(delivery.body, delivery.properties)
 
     def _hold(self, delivery: Delivery, wait_s: float) -> None:

@@ -548,6 +548,61 @@ def test_the_failures_of_a_message_go_with_it_through_the_delay_queues_to_its_li
     assert bench.dead_letter_writer.dead == [(b"a", "failed 4 times, at last: busy")]
 
 
+def fail(bench, delivery):
+    bench.consumer.fail(delivery.epoch, delivery.tag, "boom")
+
+
+def reject(bench, delivery):
+    bench.consumer.dead_letter(delivery.epoch, delivery.tag, "bad")
+
+
+@pytest.mark.parametrize(
+    ("settle", "before", "broker"),
+    [(later, 3, None), (fail, 3, None), (fail, 0, BrokerLimit(returns=0))],
+    ids=["delayed, and wanted later", "delayed", "the broker's limit"],
+)
+def test_a_message_whose_first_failure_here_is_its_last_is_forgotten(settle, before, broker):
+    work = WorkQueue(name="q", delivery_limit=3, retry=QUEUE.retry)
+    bench = ConsumerBench(queue=work, limit=broker)
+    for number in range(10):
+        bench.put(b"%d" % number)
+        bench.queue[0].headers = {"x-tiercel-failures": before}
+        bench.run_until_idle()
+        (delivery,) = bench.consumer.get(1)
+        settle(bench, delivery)
+        bench.dead_letter_writer.answer(taken=True)
+    assert len(bench.dead_letter_writer.dead) == 10
+    assert not bench.consumer._failures
+
+
+def test_what_another_worker_delayed_is_forgotten_when_it_is_rejected_here():
+    bench = ConsumerBench()
+    bench.put(b"a")
+    bench.run_until_idle()
+    (delivery,) = bench.consumer.get(1)
+    fail(bench, delivery)
+    bench.link.run_timers()
+    bench.queue.clear()  # the other worker gets it, and delays it
+    bench.put(b"a")
+    bench.queue[0].headers = {"x-tiercel-failures": 2}
+    bench.run_until_idle()
+    (delivery,) = bench.consumer.get(1)
+    reject(bench, delivery)
+    bench.dead_letter_writer.answer(taken=True)
+    assert not bench.consumer._failures
+
+
+def test_the_failures_of_an_equal_message_are_remembered_when_a_new_one_is_rejected():
+    bench = ConsumerBench()
+    bench.put(b"a", b"a")
+    bench.run_until_idle()
+    one, other = bench.consumer.get(2)
+    fail(bench, one)
+    reject(bench, other)
+    bench.dead_letter_writer.answer(taken=True)
+    assert len(bench.consumer._failures) == 1
+
+
 def test_a_message_that_no_delay_queue_takes_stays_in_its_queue_and_comes_again():
     bench = ConsumerBench()
     bench.put(b"a")
