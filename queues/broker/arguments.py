@@ -7,8 +7,11 @@ again with each named argument. Settings of policies are not included.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -57,10 +60,27 @@ def look(connection: Any, name: str) -> int | None:
     is ``RESOURCE_LOCKED`` for a queue that only another connection may read.
     """
     try:
-        connection.channel().queue_declare(name, passive=True)
+        with _silent():
+            connection.channel().queue_declare(name, passive=True)
     except ChannelClosedByBroker as error:
         return int(error.reply_code)
     return None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep pika from warning of a refusal in this thread: it is an answer here."""
+    mine = threading.get_ident()
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != mine
+
+    pikas = logging.getLogger("pika.channel")
+    pikas.addFilter(of_others)
+    try:
+        yield
+    finally:
+        pikas.removeFilter(of_others)
 
 
 def read_arguments(connection: Any, name: str) -> Mapping[str, Any] | None:
