@@ -150,6 +150,13 @@ def _shown(file: str, module: str) -> str:
     return f"{path.parent.name}/{path.name}" if in_package else path.name
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Return True for a MemoryError, also for one in a group."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, BaseExceptionGroup) and error.subgroup(MemoryError) is not None
+    )
+
+
 def raised() -> tuple[type[BaseException], ...]:
     """Return the type of the exception that is being handled, if it ends a call of a bolt but not
     its Spark task; for ``except raised()`` around the user's code.

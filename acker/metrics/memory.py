@@ -136,7 +136,7 @@ class MemoryMetrics(Metrics):
             self._traces.clear()
 
     def _parted(self, counts: Mapping[tuple[str, int], Mapping[str, int]]) -> tuple[_Slot, _Slot]:
-        """Return the counters of tasks, and those of kinds of errors."""
+        """Return the counters of tasks, and the counters of kinds of errors."""
         plain: _Slot = {}
         of_kinds: _Slot = {}
         for (component, task), more in counts.items():

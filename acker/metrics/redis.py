@@ -210,7 +210,7 @@ class RedisMetrics(Metrics):
 
 
 def _parted(counts: Mapping[str, int]) -> tuple[list[str | float], list[str | float]]:
-    """Return the arguments of count.lua about counters of tasks, and about those of kinds."""
+    """Return the arguments of count.lua for counters of tasks, and for counters of kinds."""
     plain: list[str | float] = []
     of_kinds: list[str | float] = []
     for field, count in counts.items():

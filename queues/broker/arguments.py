@@ -55,15 +55,15 @@ def dead_lettering_to(queue: str) -> dict[str, Any]:
     }
 
 
-def look(connection: Any, name: str) -> int | None:
-    """Look for a queue; return None if it is there, or else the code of RabbitMQ's refusal, which
-    is ``RESOURCE_LOCKED`` for a queue that only another connection may read.
+def look(connection: Any, name: str) -> ChannelClosedByBroker | None:
+    """Look for a queue; return None if it is there, or else RabbitMQ's refusal, whose code is
+    ``RESOURCE_LOCKED`` for a queue that only another connection may read.
     """
     try:
         with _silent():
             connection.channel().queue_declare(name, passive=True)
     except ChannelClosedByBroker as error:
-        return int(error.reply_code)
+        return error
     return None
 
 

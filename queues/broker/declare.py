@@ -305,7 +305,7 @@ def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedel
     address = Address.parse(amqp_url)
     with connected(address, "tiercel declare", patience) as connection:
         refusal = look(connection, queue.name)
-        if refusal == RESOURCE_LOCKED:
+        if refusal is not None and refusal.reply_code == RESOURCE_LOCKED:
             return _declared(None, check_server(connection, address), queue)
         declared, _ = _declare_work_queue(connection, address, queue, exists=refusal is None)
         bind(connection, address, queue.name, queue.bindings)
@@ -523,10 +523,9 @@ def _declare(
 
 def _look(connection: Any, address: Address, name: str) -> None:
     """Raise QueueMissingError if there is no such queue."""
-    try:
-        connection.channel().queue_declare(name, passive=True)
-    except ChannelClosedByBroker as error:
-        raise _translated(error, address, name) from error
+    refusal = look(connection, name)
+    if refusal is not None:
+        raise _translated(refusal, address, name) from refusal
 
 
 def _translated(error: ChannelClosedByBroker, address: Address, name: str) -> QueuesError:

@@ -28,7 +28,7 @@ from tiercel.queues import outage
 from tiercel.spark_jobs.errors import LostStepsError, StaleTurnError
 from tiercel.spark_jobs.kinds.choice import attempt_at
 from tiercel.spark_jobs.logs.relay import speak_as
-from tiercel.spark_jobs.reasons import reason_of
+from tiercel.spark_jobs.reasons import lacks_memory, reason_of
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import waiting_roots
@@ -40,9 +40,8 @@ _PASSED_OVER = 2**32
 _RETRY_S = 1.0
 
 
-def _lacks_memory(error: BaseException) -> bool:
-    # hiredis raises a RuntimeError in its place.
-    return isinstance(error, MemoryError) or "Failed to serialize the command" in f"{error}"
+# hiredis raises a RuntimeError with this text in place of a MemoryError.
+_HIREDIS_LACKS_MEMORY = "Failed to serialize the command"
 
 
 class BoltTask:
@@ -121,7 +120,7 @@ class BoltTask:
             log.error("task %d ended: %s", self.task, error, extra={"event": "bolt_task_refused"})
         except BaseException as error:
             self.error = error
-            if _lacks_memory(error):
+            if lacks_memory(error) or _HIREDIS_LACKS_MEMORY in f"{error}":
                 # Not in a call of the bolt: its attributes are pickled, or a step is sent.
                 log.warning(
                     "%s[%d] had no memory left to commit a step: if it occurs again and again, "
@@ -287,10 +286,13 @@ class Host:
 
     def _check_over(self) -> None:
         """Raise LostTaskError if Spark must start the tasks again: the run is not over."""
-        lost = [task for task in self._tasks if task.error is not None]
+        lost = [
+            f"{task.task}: {reason_of(task.error)}"
+            for task in self._tasks
+            if task.error is not None
+        ]
         if lost:
-            named = ", ".join(f"{one.task}: {reason_of(one.error)}" for one in lost if one.error)
-            raise LostTaskError(f"bolt tasks ended: {named}")
+            raise LostTaskError(f"bolt tasks ended: {', '.join(lost)}")
         if self._out_of_memory:
             raise LostTaskError("a bolt had no memory left: the bolt tasks go on in a new process")
         # The run goes on without extra tasks, and not without others.
@@ -355,7 +357,7 @@ class Host:
         """Have tuples behind a long call given back; leave a process that has no memory left."""
         for task in self._tasks:
             task.give_back()
-        # At the look after the error: a tuple that needed too much memory has released it by then.
+        # Asked one look after the error: meanwhile a tuple that needed too much memory releases it.
         asks, self._asks_memory = self._asks_memory, self._around.counting.tracebacks.take_lack()
         if not asks or self._leaves or _can_allocate(_SPARE_BYTES):
             return

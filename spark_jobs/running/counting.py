@@ -34,7 +34,7 @@ from tiercel.acker.metrics.contract import (
     trace_counter,
 )
 from tiercel.spark_jobs.emitting.record import Record
-from tiercel.spark_jobs.reasons import place_of, user_traceback
+from tiercel.spark_jobs.reasons import lacks_memory, place_of, user_traceback
 from tiercel.spark_jobs.running.step import Done
 
 
@@ -121,9 +121,7 @@ class Tracebacks:
 
         The first error of each kind is logged with its traceback.
         """
-        if isinstance(error, MemoryError) or (
-            isinstance(error, BaseExceptionGroup) and error.subgroup(MemoryError)
-        ):
+        if lacks_memory(error):
             self._lacked_memory = True  # first: what follows may find no memory either
         report = TraceReport(
             at=datetime.now(UTC),

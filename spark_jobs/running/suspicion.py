@@ -176,7 +176,7 @@ class RetakenInput:
         """Execute a step of concurrent calls, noted as one piece of work, so that another death is
         noticed.
         """
-        notes = self._suspicion.notes(self._task) if self._looks_at(shares) else None
+        notes = self._notes(shares)
         if notes is None:
             return step.execute()
         noting = partial(notes.watch_together, step.record, step.roots, step.identity)
@@ -190,7 +190,7 @@ class RetakenInput:
         """Execute a step of these shares; ``slices`` is None for a sealed step, which is repeated
         as a whole.
         """
-        notes = self._suspicion.notes(self._task) if self._looks_at(shares) else None
+        notes = self._notes(shares)
         if notes is None:
             return step.execute(slices)
         turns = self._suspicion.turns
@@ -205,12 +205,13 @@ class RetakenInput:
             finally:
                 notes.rest()
 
-    def _looks_at(self, shares: Sequence[Share]) -> bool:
+    def _notes(self, shares: Sequence[Share]) -> ExecutionNotes | None:
+        """Return the notes for a step with tuples of this part, and count that it begins."""
         taken = self.taken
-        looks = taken is not None and any(place(one.entry.position) <= taken for one in shares)
-        if looks:
-            self._suspicion.begins(self._task, self._step)
-        return looks
+        if taken is None or all(place(one.entry.position) > taken for one in shares):
+            return None
+        self._suspicion.begins(self._task, self._step)
+        return self._suspicion.notes(self._task)
 
 
 def place(position: str) -> tuple[int, int]:

@@ -43,10 +43,13 @@ class MemoryCaseBook:
             return list(self._cases.values())
 
     def begins(self, token: Token, step: int) -> None:
-        self._began[token] = step, self.begun(token, step) + 1
+        count = self.begun(token, step) + 1
+        with self._lock:
+            self._began[token] = step, count
 
     def begun(self, token: Token, step: int) -> int:
-        before, count = self._began.get(token, (0, 0))
+        with self._lock:
+            before, count = self._began.get(token, (0, 0))
         return count if before == step else 0
 
     def forget(self) -> None:

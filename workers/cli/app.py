@@ -69,9 +69,7 @@ COMMANDS = {
         "top": "Watch a topology in the terminal: spouts, bolts, __acker, queues, errors.",
         "status": "Say how topologies are, and name their faults.",
         "monitor": "Serve a web page about all topologies, and /metrics for Prometheus.",
-        "errors": (
-            "Show the newest errors: which task of which bolt or spout, why, and at which message."
-        ),
+        "errors": ("Show the newest errors with their bolt or spout, task, reason and message."),
     },
     "orders": {
         "activate": "Let the spouts of a deactivated topology emit again.",

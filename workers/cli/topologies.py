@@ -72,7 +72,7 @@ def errors(
     redis: Redis = None,
     run: Run = None,
 ) -> None:
-    """Show the newest errors: which task of which bolt or spout, why, and at which message."""
+    """Show the newest errors with their bolt or spout, task, reason and message."""
     settings = found_settings(run=run, topology=topology, redis=redis).required("redis")
     if traceback:
         show_tracebacks(settings.redis_urls[0], topology, limit)
