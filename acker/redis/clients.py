@@ -108,7 +108,7 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta, retries: i
             address.url,
             socket_connect_timeout=_CONNECT_TIMEOUT_S,
             socket_timeout=socket_timeout.total_seconds(),
-            socket_keepalive=True,
+            **_of_tcp(address),
             # replies differ by protocol, and the default by version of redis-py
             protocol=2,
             health_check_interval=30,
@@ -124,6 +124,13 @@ def _pool(address: RedisAddress, key: str, socket_timeout: timedelta, retries: i
         ) from None
     _check_options(pool)
     return pool if address.form is Form.SERVER else following_pool(pool, address, key)
+
+
+def _of_tcp(address: RedisAddress) -> dict[str, Any]:
+    """Return the options of connections over TCP; those to a socket file know none."""
+    if address.url.startswith("unix:"):
+        return {}
+    return {"socket_keepalive": True}
 
 
 def _check_options(pool: redis.ConnectionPool) -> None:
@@ -212,8 +219,9 @@ def evictions(
 
 
 def place_of(url: str) -> str:
-    """Return host and port of a Redis URL, without its user and password."""
-    return urlsplit(url).netloc.rpartition("@")[2]
+    """Return host and port of a Redis URL, without its user and password; or its socket file."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] or parts.path
 
 
 def is_full(client: redis.Redis) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from redis import exceptions
 
 from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
-from tiercel.acker.redis.clients import CALLS, check_version, connect
+from tiercel.acker.redis.clients import CALLS, check_version, connect, place_of
 from tiercel.acker.redis.errors import translated
 
 # Both have characters that ASCII lacks.
@@ -190,3 +190,10 @@ def test_scripts_are_read_whatever_the_encoding_of_the_locale():
         env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         timeout=60, check=True,
     )  # fmt: skip
+
+
+def test_a_socket_file_is_an_address():
+    url = "unix://:hush@/run/redis.sock?db=3"
+    connection = connect(url).connection_pool.make_connection()
+    assert (connection.path, connection.db, connection.password) == ("/run/redis.sock", 3, "hush")
+    assert place_of(url) == "/run/redis.sock"
