@@ -21,12 +21,16 @@ from __future__ import annotations
 
 import enum
 import re
+import struct
+import termios
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fcntl import ioctl
 from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -48,6 +52,10 @@ _AFTER_PLACE = re.compile(r"[/?#]")
 _BETWEEN_URLS = re.compile(r",(?=\s*(?:[a-z][a-z0-9+.-]*://|$))", re.IGNORECASE)
 # Commands of this size together are copied into one piece: one write takes less time than several.
 _ONE_PIECE_BYTES = 64 * 1024
+# Larger commands are sent in pieces, each with a timeout of its own.
+_PIECE_BYTES = 512 * 1024
+# Most seconds between two looks at what a connection has not sent yet.
+_LOOK_S = 0.1
 _NO_LIMIT = 2**31
 _SENTINEL_PORT = 26379
 _PORT = 6379
@@ -288,7 +296,10 @@ def _hang_up(*idle: Iterable[Any]) -> None:
 def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:
     replies: list[Any] = []
     try:
-        connection.send_packed_command(_packed(commands))
+        packed = _packed(commands)
+        connection.send_packed_command(packed)
+        if len(packed) > 1:
+            _await_sent(connection)
         for _ in commands:
             try:
                 replies.append(connection.read_response())
@@ -301,13 +312,49 @@ def _exchanged(connection: Any, commands: Sequence[Command]) -> list[Any]:
     return replies
 
 
-def _packed(commands: Sequence[Command]) -> list[bytes]:
-    """Pack commands of plain words, numbers and bytes, in one piece to send unless that is large.
+def _packed(commands: Sequence[Command]) -> list[bytes | memoryview]:
+    """Pack commands of plain words, numbers and bytes, in one piece unless that is large.
 
     redis-py's own function takes three times as long: it looks at each word.
     """
     packed = [hiredis.pack_command(command) for command in commands]
-    return [b"".join(packed)] if sum(map(len, packed)) <= _ONE_PIECE_BYTES else packed
+    if sum(map(len, packed)) <= _ONE_PIECE_BYTES:
+        return [b"".join(packed)]
+    return [piece for each in packed for piece in _pieces(each)]
+
+
+def _pieces(packed: bytes) -> Iterable[bytes | memoryview]:
+    if len(packed) <= _PIECE_BYTES:
+        return [packed]
+    view = memoryview(packed)
+    return [view[at : at + _PIECE_BYTES] for at in range(0, len(packed), _PIECE_BYTES)]
+
+
+def _await_sent(connection: Any) -> None:
+    """Wait until the server's host has received nearly all data, for as long as some of it leaves.
+
+    The system takes megabytes at once. Over a slow link they need longer than a reply may take: the
+    call would be repeated with the same end.
+    """
+    patience_s = connection.socket_timeout
+    pause_s = 0.001
+    left = _unsent(connection)
+    until = time.monotonic() + (patience_s or 0)
+    while left > _PIECE_BYTES and patience_s:
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LOOK_S)
+        before, left = left, _unsent(connection)
+        if left < before:
+            until = time.monotonic() + patience_s
+        elif time.monotonic() > until:
+            raise exceptions.TimeoutError("Timeout writing to socket")
+
+
+def _unsent(connection: Any) -> int:
+    """Return how many bytes the server's host has not received."""
+    reply = ioctl(connection._sock, termios.TIOCOUTQ, bytes(4))  # noqa: SLF001 - redis-py has no call
+    unsent: int = struct.unpack("i", reply)[0]
+    return unsent
 
 
 _NOT_FOR_THOSE_ASKED = (
