@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -108,21 +108,17 @@ class RedisInboxes:
                 raise superseded(run)
             return bool(reply)
 
-        wanted = {(self._home(one), one) for task in tasks for one in self._parts(task)}
-        found = set(self._places())
+        wanted = {*self._homes(one for task in tasks for one in self._parts(task))}
+        found = {*self._places()}
         # Add new inboxes to the set first: an inbox that is not in the set is never drained.
-        for number, task in sorted(wanted - found):
-            self._index(number, "SADD", task)
+        self._change_index("SADD", wanted - found)
         places = sorted(wanted | found)
-        kept = self._each(
-            places,
-            lambda box, place: box.call(
-                "adopt", box.all_keys, (run, int(place in wanted)), is_kept, "adopt"
-            ),
-        )
-        for (number, task), stays in zip(places, kept, strict=True):
-            if not stays:
-                self._index(number, "SREM", task)
+
+        def adopting(box: _Box, at: Place) -> Effect[bool]:
+            return box.call("adopt", box.all_keys, (run, int(at in wanted)), is_kept, "adopt")
+
+        kept = zip(places, self._each(places, adopting), strict=True)
+        self._change_index("SREM", [place for place, stays in kept if not stays])
 
     def drain(self, run: str, only: Sequence[int] | None = None) -> list[tuple[int, list[Entry]]]:
         chosen = self._homes(part for one in only or () for part in self._parts(one))
@@ -351,6 +347,10 @@ class RedisInboxes:
         """Return the places of all inboxes, including tasks that the topology no longer has."""
         found = (self._index(number, "SMEMBERS") for number in range(len(self._servers)))
         return sorted((number, int(task)) for number, tasks in enumerate(found) for task in tasks)
+
+    def _change_index(self, command: str, places: Collection[Place]) -> None:
+        for at in dict(places):  # one call per server
+            self._index(at, command, *(task for number, task in places if number == at))
 
     def _index(self, number: int, command: str, *tasks: int) -> Any:
         key = f"tiercel:{{{self._name}}}:inboxes"

@@ -287,6 +287,16 @@ def test_a_payload_leaves_the_server_once(inboxes_on, server, client):
     assert sent() - before < 1_040_000
 
 
+def test_inboxes_are_adopted_in_as_many_round_trips_however_many_they_are(
+    inboxes_on, redis_url, trips
+):
+    inboxes = inboxes_on(redis_url)
+    trips.clear()
+    inboxes.adopt("2", range(100, 400))
+    assert trips == [1, 1, 302, 1], "look for inboxes, add 300, adopt 302, remove two"
+    assert len(inboxes.snapshots("2")) == 0
+
+
 def test_a_commit_is_one_round_trip_and_comes_in_order(inboxes_on, redis_url, trips):
     inboxes = inboxes_on(redis_url)
     inbox = opened(inboxes)
