@@ -130,7 +130,9 @@ class DepthReader:
     def _declared(self, address: Address, names: Sequence[str]) -> list[QueueDepth]:
         try:
             with translated(address):
-                found = [_depth(self._connection, address, name) for name in names]
+                counter = _Counter(self._connection, address)
+                found = [_depth(counter, name) for name in names]
+                counter.close()
                 return [depth for depth in found if depth is not None]
         except QueuesError:
             self.close()
@@ -175,11 +177,11 @@ def require(amqp_url: str, names: Sequence[str], found: Sequence[QueueDepth]) ->
             )
 
 
-def _depth(connection: Any, address: Address, name: str) -> QueueDepth | None:
-    work = _look(connection, address, name)
+def _depth(counter: _Counter, name: str) -> QueueDepth | None:
+    work = counter.count(name)
     if work is None:
         return None
-    dead = _look(connection, address, dead_letter_queue(name))
+    dead = counter.count(dead_letter_queue(name))
     return QueueDepth(
         name=name,
         ready=work[0],
@@ -189,17 +191,36 @@ def _depth(connection: Any, address: Address, name: str) -> QueueDepth | None:
     )
 
 
-def _look(connection: Any, address: Address, name: str) -> tuple[int, int] | None:
-    """Count the ready messages, and the consumers; return None if there is no such queue."""
-    try:
-        with translated(address), answered(connection, _PATIENCE_S):
-            channel = connection.channel()
-            method = channel.queue_declare(name, passive=True).method
-            if not method.message_count and not method.consumer_count:
-                # RabbitMQ also answers 0 for a quorum queue whose leader took longer than 250 ms to
-                # answer.
-                method = channel.queue_declare(name, passive=True).method
-            channel.close()
-    except QueueMissingError:
-        return None
-    return method.message_count, method.consumer_count
+class _Counter:
+    """Counts the messages of queues on one channel, until it meets a queue that is missing.
+
+    To open and to close a channel takes as long as a count, which matters for many queues at a
+    broker far away.
+    """
+
+    def __init__(self, connection: Any, address: Address) -> None:
+        self._connection = connection
+        self._address = address
+        self._channel: Any = None
+
+    def count(self, name: str) -> tuple[int, int] | None:
+        """Count the ready messages, and the consumers; return None if there is no such queue."""
+        try:
+            with translated(self._address), answered(self._connection, _PATIENCE_S):
+                if self._channel is None:
+                    self._channel = self._connection.channel()
+                method = self._channel.queue_declare(name, passive=True).method
+                if not method.message_count and not method.consumer_count:
+                    # RabbitMQ also answers 0 for a quorum queue whose leader took longer than
+                    # 250 ms to answer.
+                    method = self._channel.queue_declare(name, passive=True).method
+        except QueueMissingError:
+            # RabbitMQ has closed the channel.
+            self._channel = None
+            return None
+        return method.message_count, method.consumer_count
+
+    def close(self) -> None:
+        if self._channel is not None:
+            with translated(self._address), answered(self._connection, _PATIENCE_S):
+                self._channel.close()

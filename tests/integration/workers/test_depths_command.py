@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
+from pika import BlockingConnection
 from typer.testing import CliRunner
 
 from tests.support.broker import Desk, delete, put, unique
@@ -118,6 +119,29 @@ def test_it_counts_what_waits_what_is_held_what_is_dead_and_what_moves(tiercel, 
 
         wait_until(moves)
     assert tiercel(name)[1].count(name) >= 2, "a row of the queue, and one of its topology"
+
+
+def test_queues_are_counted_on_one_channel_until_one_of_them_is_missing(
+    amqp_url, name, monkeypatch
+):
+    opened = []
+    channel = BlockingConnection.channel
+
+    def counted(connection, *arguments):
+        opened.append(1)
+        return channel(connection, *arguments)
+
+    put(amqp_url, name, b"x")
+    with closing(DepthReader(amqp_url)) as reader:
+        monkeypatch.setattr(BlockingConnection, "channel", counted)
+        wait_until(lambda: reader.look([name])[0].ready == 1)
+        opened.clear()
+        found = reader.look([name] * 3)
+        assert [depth.ready for depth in found] == [1, 1, 1]
+        assert len(opened) == 1
+        found = reader.look([name, "no-such-queue", name])
+        assert [depth.ready for depth in found] == [1, 1]
+        assert len(opened) == 3
 
 
 def test_without_the_management_interface_it_tells_what_amqp_does(tiercel, name, amqp_url):
