@@ -20,10 +20,12 @@ methods overridden here.
 from __future__ import annotations
 
 import struct
+import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
+from fcntl import ioctl
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -51,6 +53,8 @@ UNENCODABLE = (
     AttributeError,
     TypeError,
 )
+# A number as the system returns it.
+_COUNT = struct.Struct("i")
 # Depth to which nested tables and arrays are read; deeper ones are only measured.
 DEEPEST = 32
 
@@ -315,6 +319,16 @@ class Connection(SelectConnection):  # type: ignore[misc] # pika is not typed
         finally:
             self._send_gathered()
             self._gathered = None
+
+    def left(self) -> tuple[int, int]:
+        """Return how many bytes have left this host for the broker's, and how many have not yet."""
+        transport = self._transport
+        if transport is None:
+            return 0, 0
+        # pika has no call for the system's part.
+        system = ioctl(transport._sock.fileno(), termios.TIOCOUTQ, bytes(4))  # noqa: SLF001
+        waiting: int = transport.get_write_buffer_size() + _COUNT.unpack(system)[0]
+        return self.bytes_sent - waiting, waiting
 
     def _send_message(
         self, channel_number: int, method_frame: Any, content: tuple[BasicProperties, bytes]

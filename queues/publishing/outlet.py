@@ -102,13 +102,16 @@ def returned(
 _WINDOW = 1_000
 _WINDOW_BYTES = 32 * 1024 * 1024
 _STALL_S = 5.0
-# If nothing is confirmed for this long while messages are in flight, they are sent again over
-# a new connection.
+# If nothing is confirmed for this long while messages are in flight, and no part of them leaves,
+# they are sent again over a new connection.
 #
 # RabbitMQ owes a confirm or a refusal for each, but quorum queues that are deleted or killed
 # meanwhile may never send them, and then no later message would be sent. The time doubles until
 # something is confirmed: a broker may just be slow.
 _LONGEST_STALL_S = 60.0
+_LOOK_S = 1.0
+# Less data than this on its way is no message that a slow link holds up: it may be a heartbeat.
+_LITTLE_BYTES = 64 * 1024
 
 # If a queue refused everything for this long, a new connection is made; the time doubles, up to the
 # longest stall.
@@ -147,8 +150,10 @@ class Outlet:
         # Number of messages to send one at a time: one of them made the broker close the channel.
         self._suspects = 0
         self._asked = False
-        # Time of the last confirm, or of the first send after an idle time.
+        # Time of the last confirm, of the first send after an idle time, or when data left last.
         self._moved_at = 0.0
+        # Bytes that have left over this connection, and when they were last seen to, slowly.
+        self._left, self.left_at = 0, 0.0
         self._stall_s = _STALL_S
         self._watched = False
         # Places that have refused everything on this channel, and the time of the first refusal.
@@ -206,7 +211,7 @@ class Outlet:
         self._link.restart(BrokerUnavailableError(str(why)))
 
     def opened(self, channel: Any) -> None:
-        self._sent = self._confirmed = 0
+        self._sent = self._confirmed = self._left = 0
         self._refusing = dict.fromkeys(self._refusing, time.monotonic())
         self._stale = False
         self._declared.clear()
@@ -317,18 +322,19 @@ class Outlet:
             self._declared.add(queue)
 
     def _watch(self) -> None:
-        """Check again when the stall time is over."""
+        """Check again soon, at the latest when the stall time is over."""
         if not self._watched:
             self._watched = True
-            self._link.later(
-                max(0.0, self._moved_at + self._stall_s - time.monotonic()), self._look
-            )
+            left_s = self._moved_at + self._stall_s - time.monotonic()
+            self._link.later(min(_LOOK_S, max(0.0, left_s)), self._look)
 
     def _look(self) -> None:
         self._watched = False
         if not self._unconfirmed:
             return
-        if self._link.blocked:
+        if self._leaves():
+            self._moved_at = self.left_at = time.monotonic()
+        elif self._link.blocked:
             self._moved_at = time.monotonic()
         elif time.monotonic() - self._moved_at >= self._stall_s:
             self._stall_s = min(2 * self._stall_s, _LONGEST_STALL_S)
@@ -337,6 +343,12 @@ class Outlet:
             )
             return
         self._watch()
+
+    def _leaves(self) -> bool:
+        """Return True if messages are leaving over a slow link, and have not left yet."""
+        before = self._left
+        self._left, waiting = self._channel.connection.left()
+        return waiting > _LITTLE_BYTES and self._left > before
 
     def _on_return(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         if not method.exchange:

@@ -125,8 +125,9 @@ class Publisher:
         broker, else the error.
 
         A message that is too large, returned or refused does not affect the others.
-        BrokerUnavailableError is the fate of messages still open when the broker has confirmed and
-        refused nothing for ``patience``; such a message may be in its queue, and is not sent later.
+        BrokerUnavailableError is the fate of messages still open when for ``patience`` the broker
+        has confirmed and refused nothing, and nothing has left for it; such a message may be in its
+        queue, and is not sent later.
         None of these errors is raised. ``patience`` begins when a memory or disk alarm ends.
         ``on_wait`` is called about once per second while nothing is confirmed, with True during an
         alarm.
@@ -160,7 +161,7 @@ class Publisher:
     def _await(
         self, fates: Sequence[_Fate], on_wait: Callable[[bool], None]
     ) -> list[QueuesError | None]:
-        """Wait until all fates are known, or none has changed for ``patience``."""
+        """Wait until all fates are known, or for ``patience`` none has changed and nothing left."""
         untold = set(fates)
         since = said = time.monotonic()
         while untold:
@@ -171,6 +172,7 @@ class Publisher:
             alarm = self._outlet.blocked
             if told or alarm:
                 since = now
+            since = max(since, self._outlet.left_at)
             if now - said >= _SAY_S:
                 on_wait(alarm)
                 said = now

@@ -16,10 +16,15 @@ from urllib.parse import urlsplit, urlunsplit
 class Proxy:
     """Passes everything on between its own ``url`` and a server's, until told otherwise."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, rate: float | None = None) -> None:
+        """``rate`` is how many bytes per second each connection passes on in each direction."""
         parts = urlsplit(url)
         self._target = (parts.hostname, parts.port)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if rate is not None:
+            # Connections inherit it. More would be sent, as far as the sender knows.
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        self.rate = rate
         credentials, _, _ = parts.netloc.rpartition("@")
         self.url = urlunsplit(
             parts._replace(netloc=f"{credentials}@127.0.0.1:{self._listener.getsockname()[1]}")
@@ -31,6 +36,8 @@ class Proxy:
         # Delay of all data, in both directions.
         self.delay_s = 0.0
         self.lost = 0
+        # Number of connections that were made.
+        self.accepted = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -104,6 +111,7 @@ class Proxy:
                 except OSError:
                     near.close()
                     continue
+                self.accepted += 1
                 link = _Link(self, near, far)
                 with self._lock:
                     self._links.append(link)
@@ -148,6 +156,8 @@ class _Link:
                 if replies and self._proxy.loses():
                     self.hang_up()
                     break
+                if self._proxy.rate is not None:
+                    time.sleep(len(data) / self._proxy.rate)
                 waiting.put((time.monotonic() + self._proxy.delay_s, data))
         waiting.put((0, b""))
 

@@ -190,6 +190,18 @@ def test_a_confirm_that_never_comes_is_not_waited_for_for_ever(amqp_url, queue, 
     assert set(bodies(amqp_url, other)) == {b"b"}
 
 
+def test_a_message_that_takes_long_over_a_slow_link_is_sent_once(amqp_url, queue, monkeypatch):
+    monkeypatch.setattr(outlet, "_STALL_S", 1.0)
+    body = b"x" * 12_000_000
+    with (
+        Proxy(amqp_url, rate=4e6) as wire,
+        Publisher(wire.url, patience=timedelta(seconds=1.5)) as publisher,
+    ):
+        assert publisher.publish_each(to_queues([(queue, body)])) == [None]
+        assert wire.accepted == 1
+    assert bodies(amqp_url, queue) == [body]
+
+
 def test_a_broker_that_is_away_is_told_after_the_patience_and_nothing_comes_later(amqp_url, queue):
     with Proxy(amqp_url) as wire, Publisher(wire.url, patience=timedelta(seconds=4)) as publisher:
         assert publisher.publish_each(to_queues([(queue, b"first")])) == [None]
