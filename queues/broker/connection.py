@@ -125,6 +125,9 @@ _TOO_LARGE = re.compile(r"message size (\d+) (?:is )?larger than (?:configured )
 
 _SAID = re.compile(r"ConnectionClosedByBroker: \((\d+)\) (.*)")
 
+# pika ends the texts of its timeouts with the host, and the address as Python shows it.
+_PLACE = re.compile(r"(:| to)? ?'[^']*'/\(<.*")
+
 _PIKA_ERRORS = (amqp.AMQPError, AMQPConnectorException, OSError)
 
 
@@ -282,7 +285,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _brief(error: BaseException) -> str:
-    return _line(str(error) or type(error).__name__)
+    return _PLACE.sub("", _line(str(error) or type(error).__name__))
 
 
 def _line(text: str) -> str:

@@ -8,6 +8,7 @@ from pika import exceptions as amqp
 from pika.adapters.utils.connection_workflow import (
     AMQPConnectionWorkflowFailed,
     AMQPConnectorAMQPHandshakeError,
+    AMQPConnectorStackTimeout,
 )
 
 from tiercel.queues.broker.address import Address
@@ -139,3 +140,20 @@ def test_waits_grow_up_to_two_seconds():
     assert 0.1 <= waits[0] <= 0.2
     assert waits[:5] == sorted(waits[:5])
     assert all(2 <= wait <= 2.1 for wait in waits[5:])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Timeout during AMQP handshake",
+        "Timeout while setting up AMQP to ",
+        "TCP connection attempt timed out: ",
+    ],
+)
+def test_a_timeout_is_told_without_an_address_in_python(said):
+    place = "'host'/(<AddressFamily.AF_INET: 2>, <SocketKind.SOCK_STREAM: 1>, 6, '', ('::1', 1))"
+    error = AMQPConnectorStackTimeout(f"{said}{place}; ssl=False")
+    assert str(translate(error, ADDRESS)) == (
+        f"RabbitMQ at {ADDRESS} did not answer ({said.removesuffix(' to ').removesuffix(': ')}); "
+        "check that it runs and is reachable"
+    )
