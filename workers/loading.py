@@ -14,7 +14,7 @@ from typing import Any
 from tiercel.queues.nouns import did_you_mean, with_article
 from tiercel.queues.queue_spout import QueueSpout
 from tiercel.spark_jobs.errors import SparkJobsError
-from tiercel.spark_jobs.reasons import place_of
+from tiercel.spark_jobs.reasons import is_users, place_of
 from tiercel.spark_jobs.spark.shipping import check_travel, code_of
 from tiercel.spark_jobs.topology.config import parse_executors
 from tiercel.spark_jobs.topology.graph import Topology
@@ -140,22 +140,25 @@ def _refuse_file(name: str) -> None:
 
 
 def _refuse_hiding() -> None:
-    """Raise UsageError if a file in the current folder hides one of Python's own modules that
-    tiercel has imported.
+    """Raise UsageError if a file in the current folder hides a module of Python's own or of a
+    library that tiercel has imported.
 
     The folder comes first in the path of the processes that a run starts.
     """
     here = Path.cwd()
-    for module in sorted(sys.stdlib_module_names.intersection(sys.modules, _modules_here())):
-        spec = sys.modules[module].__spec__
+    for module in sorted({*_modules_here()}.intersection(sys.modules) - {"__main__"}):
+        spec = getattr(sys.modules[module], "__spec__", None)
         # Modules within Python's program cannot be hidden.
-        if spec is None or not spec.has_location:
+        if spec is None or not spec.has_location or is_users(module, spec.origin or ""):
             continue
-        # If it was imported from here, it has done no harm.
-        if Path(spec.origin or "").parent not in (here, here / module):
+        whose = "Python's own" if module in sys.stdlib_module_names else "the installed"
+        # If it was imported from here, it has done no harm. A checkout of tiercel is another one.
+        if Path(spec.origin or "").parent not in (here, here / module) and not (
+            module == "tiercel" and (here / module).is_dir()
+        ):
             path = here / f"{module}.py"
             raise UsageError(
-                f"{path.name if path.exists() else module} in {here} hides Python's own module "
+                f"{path.name if path.exists() else module} in {here} hides {whose} module "
                 f"{module!r}, without which nothing starts: rename it"
             )
 

@@ -39,8 +39,17 @@ def test_a_factory_in_a_module_of_the_current_folder_is_called(module) -> None:
     assert isinstance(load_topology(f"{module(BUILD)}:topology"), Topology)
 
 
-@pytest.mark.parametrize("file", ["queue.py", "email/__init__.py"])
-def test_a_file_that_hides_a_module_of_python_is_named(module, file) -> None:
+@pytest.mark.parametrize(
+    ("file", "whose"),
+    [
+        ("queue.py", "Python's own"),
+        ("email/__init__.py", "Python's own"),
+        ("redis.py", "the installed"),
+        ("pika/__init__.py", "the installed"),
+        ("tiercel.py", "the installed"),
+    ],
+)
+def test_a_file_that_hides_a_module_of_python_or_a_library_is_named(module, file, whose) -> None:
     """Its name is fine for this process, but not for those that it starts."""
     name = module(BUILD)
     path = Path(file)
@@ -48,7 +57,7 @@ def test_a_file_that_hides_a_module_of_python_is_named(module, file) -> None:
     path.write_text(BUILD)
     hidden = file.partition("/")[0].removesuffix(".py")
     for named in (name, hidden):
-        with pytest.raises(UsageError, match=f" hides Python's own module '{hidden}'.* rename it"):
+        with pytest.raises(UsageError, match=f" hides {whose} module '{hidden}'.* rename it"):
             load_topology(f"{named}:topology")
     path.rename(path.with_name("not_hidden.py"))
     assert isinstance(load_topology(f"{name}:topology"), Topology)
@@ -63,6 +72,14 @@ def test_a_file_that_hides_no_module_which_tiercel_uses_is_fine(module, name, mo
     assert isinstance(load_topology(named), Topology)
     assert isinstance(load_topology(named), Topology)
     sys.modules.pop("wave", None)
+
+
+def test_a_checkout_of_tiercel_and_a_main_file_hide_nothing(module, monkeypatch) -> None:
+    Path("tiercel").mkdir()
+    Path("tiercel", "__init__.py").write_text("")
+    Path("__main__.py").write_text("")
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["pytest"])  # as python -m has it
+    assert isinstance(load_topology(f"{module(BUILD)}:topology"), Topology)
 
 
 def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
