@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +27,7 @@ from tiercel.compose.errors import ServiceError
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.logs.formatters import redact
-from tiercel.workers.errors import WorkersError
+from tiercel.workers.errors import UsageError, WorkersError
 from tiercel.workers.terminal import say
 
 # The roots of our error trees, whose messages say what to do. Any other error is a bug and is shown
@@ -133,7 +134,17 @@ def tiercel(
 
 
 def loaded(name: str) -> Any:
-    """Import the file of a command, and return the command."""
+    """Import the file of a command, and return the command.
+
+    Raises UsageError in a deleted folder, in which no path is resolved and no settings are found.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the current folder has been deleted: cd into one that exists, also if it has the same "
+            "name again"
+        ) from None
     [file] = [file for file, lines in COMMANDS.items() if name in lines]
     with _ended_by_signals():
         module = import_module(f"tiercel.workers.cli.{file}")

@@ -17,6 +17,8 @@ from tiercel.spark_jobs.errors import SparkUnavailableError
 from tiercel.workers.cli.app import one_line_errors
 from tiercel.workers.errors import UsageError
 
+ROOT = Path(__file__).parents[4]
+
 
 @pytest.mark.parametrize(
     "error",
@@ -59,6 +61,18 @@ def test_a_disk_that_cannot_be_written_to_is_one_line_with_the_file(capsys) -> N
     )
     with pytest.raises(FileNotFoundError), one_line_errors():
         raise FileNotFoundError(errno.ENOENT, "a bug")
+
+
+@pytest.mark.parametrize("command", [["new", "shop"], ["check"], ["run", "shop:topology"]])
+def test_a_deleted_current_folder_is_one_line(command, tmp_path) -> None:
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f'rmdir {tmp_path} && exec "$@"', "sh",
+         sys.executable, "-m", "tiercel", *command],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.stderr.startswith("tiercel: the current folder has been deleted: cd into one ")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
 
 
 def test_a_character_that_stdout_lacks_is_escaped() -> None:
