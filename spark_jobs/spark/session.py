@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -41,8 +42,10 @@ from tiercel.spark_jobs.spark.executors import (
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.settings import (
+    ONE_MACHINE,
     SECRET,
     is_local,
+    lacks_an_address,
     memory_warning,
     one_machine,
     quoted,
@@ -58,6 +61,7 @@ _OLDEST_JAVA = 17
 log = logging.getLogger(__name__)
 
 _ARCHIVE = "tiercel.zip"
+_LOCAL_IP = "SPARK_LOCAL_IP"
 _LOOK_S = 0.1
 _HELD_WITHIN_S = 5.0
 # A second each.
@@ -82,7 +86,8 @@ class SparkUnit:
         if warning := memory_warning(settings):
             log.warning("%s", warning, extra={"event": "python_memory_small"})
         try:
-            self.context = _started(settings)
+            with reachable_here(master):
+                self.context = _started(settings)
         except (PySparkException, Py4JError, OSError) as error:
             _check_jvm()
             raise SparkUnavailableError(
@@ -442,8 +447,26 @@ def _started(settings: Mapping[str, str]) -> SparkContext:
     return SparkContext.getOrCreate(SparkConf().setAll(list(shown.items())))
 
 
+@contextmanager
+def reachable_here(master: str) -> Iterator[None]:
+    """Let a JVM that starts in the block do without this machine's name if that has no address.
+
+    An address that the user has set takes precedence.
+    """
+    if _LOCAL_IP in os.environ or not lacks_an_address(master):
+        yield
+        return
+    os.environ[_LOCAL_IP] = ONE_MACHINE["spark.driver.host"]
+    try:
+        yield
+    finally:
+        del os.environ[_LOCAL_IP]
+
+
 def check_versions() -> None:
-    """Raise SparkUnavailableError if PySpark or Java is missing or too old."""
+    """Raise SparkUnavailableError if PySpark or Java is missing or too old, or the user has no
+    name.
+    """
     found = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
     if found < _OLDEST_SPARK:
         raise SparkUnavailableError(
@@ -458,6 +481,19 @@ def check_versions() -> None:
             f"Spark needs Java {_OLDEST_JAVA} or newer, {java} is {shown}: apt-get install "
             "openjdk-17-jre-headless"
         )
+    _check_user()
+
+
+def _check_user() -> None:
+    """Raise SparkUnavailableError if this user has no name: Hadoop's login in the JVM needs one."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise SparkUnavailableError(
+            f"Spark cannot start as user id {os.getuid()}, which has no row in /etc/passwd: start "
+            "it as a user who has one (in tiercel's image: 10001), or add a row: "
+            f"echo 'spark:x:{os.getuid()}:{os.getgid()}::/tmp:/bin/sh' >> /etc/passwd"
+        ) from None
 
 
 def _java_program() -> str:

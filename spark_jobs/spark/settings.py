@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
@@ -182,6 +183,20 @@ def is_local(master: str) -> bool:
     (True, True, False)
     """
     return re.match(r"local(\[|$)", master) is not None
+
+
+def lacks_an_address(master: str) -> bool:
+    """Return True if all of Spark is on this machine, and the machine's name has no address.
+
+    A laptop between two networks is an example. A JVM that looks the name up ends.
+    """
+    if not is_one_machine(master):
+        return False
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        return True
+    return False
 
 
 def with_retries(master: str) -> str:

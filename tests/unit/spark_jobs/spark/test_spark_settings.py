@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
 from tiercel.spark_jobs.spark import settings as spark_settings
-from tiercel.spark_jobs.spark.session import cause_of, check_versions
+from tiercel.spark_jobs.spark.session import cause_of, check_versions, reachable_here
 from tiercel.spark_jobs.spark.settings import (
     ATTEMPTS,
     SMALL_JVM,
@@ -164,3 +165,34 @@ def test_java_is_looked_for_where_spark_takes_it_from(
         monkeypatch.setenv("JAVA_HOME", "") if home == "" else monkeypatch.delenv("JAVA_HOME")
         with pytest.raises(SparkUnavailableError, match=f"{old}/bin/java is 11"):
             check_versions()
+
+
+def test_a_user_without_a_name_is_told_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers run as any number; Hadoop's login ends the JVM if the number has no name."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(SparkUnavailableError, match=rf"user id {os.getuid()}, .* add a row: echo"):
+        check_versions()
+
+
+def test_a_machine_whose_name_has_no_address_is_reached_by_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Java would look the name up, and end; a cluster needs an address that others reach."""
+
+    def given(master: str) -> str | None:
+        with reachable_here(master):
+            return os.environ.get("SPARK_LOCAL_IP")
+
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    monkeypatch.setattr("socket.gethostname", lambda: "localhost")
+    assert [given(master) for master in ONE_MACHINE] == [None] * 4
+    monkeypatch.setattr("socket.gethostname", lambda: "no-such-name.invalid")
+    assert [given(master) for master in ONE_MACHINE] == ["127.0.0.1"] * 4
+    assert [given(master) for master in CLUSTERS] == [None] * 3
+    assert "SPARK_LOCAL_IP" not in os.environ
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.9")
+    assert given("local") == os.environ["SPARK_LOCAL_IP"] == "127.0.0.9"
