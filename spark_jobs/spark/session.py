@@ -562,15 +562,18 @@ def _same(number: int, _: Iterable[int]) -> Iterator[int]:
     yield number
 
 
-def end_java() -> None:
-    """End the JVM of this process and wait for it. No session can start here any more."""
+def end_java(within_s: float = _PATIENCE_S) -> None:
+    """End the JVM of this process and wait for it: it removes its temporary files as it ends.
+
+    No session can start here any more. Raises subprocess.TimeoutExpired if it takes longer.
+    """
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - the only way to the JVM's process
-    if gateway is None:
+    if gateway is None or gateway.proc is None:
         return
     gateway.shutdown()
     # It ends when its standard input is closed.
     gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=_PATIENCE_S)
+    gateway.proc.wait(timeout=within_s)
 
 
 def make_class_archive() -> Path:

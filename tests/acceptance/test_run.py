@@ -31,6 +31,9 @@ def desk(tmp_path) -> Desk:
 def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(desk, number):
     desk.write("text", "one\ntwo\n\nthree\n")
     (desk.folder / "bad").write_bytes(b"\xff\n")
+    of_spark = desk.folder / "spark"
+    of_spark.mkdir()
+    desk.variables["SPARK_LOCAL_DIRS"] = str(of_spark)
     with desk.run("shout:topology") as process:
         published = desk.tiercel("publish", "lines", "text")
         assert "published 3 messages" in published.stdout
@@ -56,6 +59,7 @@ def test_it_processes_what_another_terminal_publishes_and_ends_cleanly(desk, num
             process.send_signal(number)
         assert process.wait(120) == 0
     desk.assert_nothing_is_left()
+    assert not [*of_spark.iterdir()], "Java had no time to remove its files"
     records = [json.loads(line) for line in desk.log.splitlines()]
     assert {"services_ready", "data_ends", "run_started", "spark_output"} <= {
         record["event"] for record in records

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 import typer
 
 from tiercel.spark_jobs.errors import SparkEndedError
-from tiercel.spark_jobs.spark.session import make_class_archive
+from tiercel.spark_jobs.spark.session import end_java, make_class_archive
 from tiercel.spark_jobs.topology.graph import Topology
 from tiercel.workers.cli.options import (
     Amqp,
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 # Exit code that makes Docker, Kubernetes and ``tiercel run`` restart the driver; 2 means that an
 # operator must act.
 _START_AGAIN = 1
+_JAVA_ENDS_WITHIN_S = 4.0
 
 
 @commands.command()
@@ -88,6 +91,9 @@ def _run(process: Driver) -> None:
     except SparkEndedError as error:
         logger.error("%s", error, extra={"event": "spark_ended"})
         sys.exit(_START_AGAIN)
+    # `tiercel run` kills what this process leaves behind, and the JVM would leave its files.
+    with suppress(TimeoutExpired, OSError):
+        end_java(_JAVA_ENDS_WITHIN_S)
     logger.info("the driver has stopped", extra={"event": "stopped"})
 
 
