@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.promised, pytest.mark.timeout(1800)]
 
 PARTS = 5
 CALM = 1_000
-UNDER_FAULTS = 6_000
+UNDER_FAULTS = 12_000
 WORKERS = ("driver", "spout")
 SECRETS_OF = {
     "rabbitmq": {"cookie"},  # its users' passwords only as hashes
