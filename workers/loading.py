@@ -151,16 +151,17 @@ def _refuse_hiding() -> None:
         # Modules within Python's program cannot be hidden.
         if spec is None or not spec.has_location or is_users(module, spec.origin or ""):
             continue
+        # If it was imported from here, it has done no harm.
+        imported_here = Path(spec.origin or "").parent in (here, here / module)
+        is_checkout = module == "tiercel" and (here / module).is_dir()
+        if imported_here or is_checkout:
+            continue
+        path = here / f"{module}.py"
         whose = "Python's own" if module in sys.stdlib_module_names else "the installed"
-        # If it was imported from here, it has done no harm. A checkout of tiercel is another one.
-        if Path(spec.origin or "").parent not in (here, here / module) and not (
-            module == "tiercel" and (here / module).is_dir()
-        ):
-            path = here / f"{module}.py"
-            raise UsageError(
-                f"{path.name if path.exists() else module} in {here} hides {whose} module "
-                f"{module!r}, without which nothing starts: rename it"
-            )
+        raise UsageError(
+            f"{path.name if path.exists() else module} in {here} hides {whose} module "
+            f"{module!r}, without which nothing starts: rename it"
+        )
 
 
 def _modules_here() -> list[str]:
