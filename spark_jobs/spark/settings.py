@@ -21,6 +21,9 @@ EVERYWHERE = {
     # Spark's page has no login, so it is read-only if the operator switches it on.
     "spark.ui.killEnabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # The driver asks how many tasks have a slot: by default, the start of a task is not told before
+    # the next heartbeat of an executor, up to ten seconds later.
+    "spark.ui.liveUpdate.period": "0",
     "spark.python.unix.domain.socket.enabled": "true",
     # Each executor imports everything in one process, which forks its Python workers.
     "spark.python.daemon.module": "tiercel.spark_jobs.spark.python_daemon",

@@ -28,7 +28,7 @@ from tiercel.acker.inbox.contract import Sender
 from tiercel.acker.redis_ledger import open_ledger
 from tiercel.spark_jobs.spark.job import LongTasks
 from tiercel.spark_jobs.spark.run import Run
-from tiercel.spark_jobs.spark.settings import SMALL_JVM
+from tiercel.spark_jobs.spark.settings import EVERYWHERE, SMALL_JVM
 from tiercel.spark_jobs.topology.graph import bolt_tasks, inboxes_of, ledger_spec_of, spread
 
 pytestmark = [pytest.mark.promised, pytest.mark.quick]
@@ -70,9 +70,8 @@ class Sleep(BasicBolt):
 def context() -> Iterator[SparkContext]:
     conf = SparkConf().setMaster("local[2,1000]").setAppName("long tasks")
     conf.set("spark.driver.extraJavaOptions", SMALL_JVM)
-    conf.set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1").set(
-        "spark.driver.bindAddress", "127.0.0.1"
-    )
+    conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    conf.setAll([*EVERYWHERE.items()])
     spark = SparkContext.getOrCreate(conf)
     spark.pythonExec = sys.executable
     spark.environment["PYTHONPATH"] = str(ROOT)
@@ -186,7 +185,8 @@ def test_tasks_that_spark_has_no_slot_for_are_counted(
     cluster = cluster_of(builder.build())
     cluster.emit("0", "0")
     cluster.until_decided(2)
-    wait_until(lambda: cluster.tasks.waiting == 0, timeout=30)
+    # Spark's own figures could be ten seconds old: only a heartbeat of an executor renewed them.
+    wait_until(lambda: cluster.tasks.waiting == 0, timeout=4)
     later = LongTasks(context, replace(cluster.run, id=secrets.token_hex(4)))
     later.start()
     wait_until(lambda: later.waiting == 2, timeout=30)
