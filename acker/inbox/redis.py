@@ -349,8 +349,8 @@ class RedisInboxes:
         return sorted((number, int(task)) for number, tasks in enumerate(found) for task in tasks)
 
     def _change_index(self, command: str, places: Collection[Place]) -> None:
-        for at in dict(places):  # one call per server
-            self._index(at, command, *(task for number, task in places if number == at))
+        for server in {number for number, _ in places}:
+            self._index(server, command, *(task for number, task in places if number == server))
 
     def _index(self, number: int, command: str, *tasks: int) -> Any:
         key = f"tiercel:{{{self._name}}}:inboxes"

@@ -337,10 +337,12 @@ def _await_sent(connection: Any) -> None:
     call would be repeated with the same end.
     """
     patience_s = connection.socket_timeout
+    if patience_s is None:
+        return
     pause_s = 0.001
     left = _unsent(connection)
-    until = time.monotonic() + (patience_s or 0)
-    while left > _PIECE_BYTES and patience_s:
+    until = time.monotonic() + patience_s
+    while left > _PIECE_BYTES:
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LOOK_S)
         before, left = left, _unsent(connection)
@@ -352,7 +354,8 @@ def _await_sent(connection: Any) -> None:
 
 def _unsent(connection: Any) -> int:
     """Return how many bytes the server's host has not received."""
-    reply = ioctl(connection._sock, termios.TIOCOUTQ, bytes(4))  # noqa: SLF001 - redis-py has no call
+    # redis-py has no call for it.
+    reply = ioctl(connection._sock, termios.TIOCOUTQ, bytes(4))  # noqa: SLF001
     unsent: int = struct.unpack("i", reply)[0]
     return unsent
 

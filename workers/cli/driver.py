@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 # Exit code that makes Docker, Kubernetes and ``tiercel run`` restart the driver; 2 means that an
 # operator must act.
 _START_AGAIN = 1
+# Less than the five seconds that `tiercel run` leaves a worker after its grace period.
 _JAVA_ENDS_WITHIN_S = 4.0
 
 

@@ -1,16 +1,19 @@
 """The clients of one process share their connections, which are closed with the last client."""
 
 import gc
+import time
 from contextlib import closing
 from datetime import timedelta
 
 import pytest
 
+from tests.support.proxy import Proxy
 from tests.support.replicas import WatchedRedis
 from tests.support.waiting import wait_until
-from tiercel import RedisRefusedError
+from tiercel import RedisRefusedError, RedisUnavailableError
 from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import translated
+from tiercel.acker.redis.pool import Pool
 from tiercel.acker.redis.scripts import RedisServer
 
 
@@ -80,3 +83,29 @@ def test_a_wrong_password_of_the_sentinels_is_refused_and_no_connection_to_them_
             wrong.ping()
         assert "wr0ng" not in str(caught.value)
         wrong.close()
+
+
+SHORT = timedelta(seconds=2)
+LARGE = b"x" * 4 * 1024 * 1024
+
+
+def test_a_call_may_take_longer_than_the_timeout_while_its_data_leave(redis):
+    with Proxy(redis().url, rate=1e6) as link:
+        client = connect(link.url, socket_timeout=SHORT, retries=0)
+        pool = client.connection_pool
+        assert isinstance(pool, Pool)
+        assert pool.exchange([("SET", "key", LARGE)]) == [b"OK"]
+        assert link.accepted == 1
+        client.close()
+
+
+def test_a_call_over_a_link_that_takes_nothing_more_ends_after_the_timeout(redis):
+    with Proxy(redis().url, rate=1e6) as link:
+        client = connect(link.url, socket_timeout=SHORT, retries=0)
+        client.connection_pool.exchange([("PING",)])
+        link.rate = 1.0
+        began = time.monotonic()
+        with pytest.raises(RedisUnavailableError, match="does not answer"), translated("write"):
+            client.connection_pool.exchange([("SET", "key", LARGE)])
+        assert time.monotonic() - began < 10
+        client.close()
