@@ -76,6 +76,11 @@ ONE_MACHINE = {
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
 }
 
+# Two minutes without heartbeats, while the machine sleeps or the process is stopped, are too long
+# for Spark: it removes the executor, which is its own JVM, cannot register it again in local mode,
+# and ends the JVM after 60 further heartbeats, with an error for each.
+LOCAL = {"spark.storage.blockManagerHeartbeatTimeoutMs": "365d"}
+
 _REFUSED = {
     "spark.speculation": "two attempts at one task would take each other's inbox",
     "spark.dynamicAllocation.enabled": (
@@ -111,6 +116,8 @@ def settings_of(
                 f"tiercel cannot run with {name}, because {why}: remove it from the Spark options"
             )
     where = one_machine(java_options) if is_one_machine(master) else MANAGED
+    if is_local(master):
+        where = {**where, **LOCAL}
     names = {"spark.master": with_retries(master), "spark.app.name": application}
     return {**EVERYWHERE, **where, **options, **names}
 
