@@ -83,15 +83,12 @@ class LocalRun:
             time.monotonic(),
             lambda: sum(each.pending for each in seats.present(tasks).values()),
         )
-        look_at = time.monotonic() + _PROGRESS_S
         # Only the driver's exit shows that the topology was killed: a spout worker that dies just
         # then is restarted, and waits in vain.
         while not self.refused and self.driver.exit_code != 0 and not stopped.wait(0.5):
             if code is not None:
                 warn_of_changes(code)
-            if time.monotonic() >= look_at:
-                look_at += _PROGRESS_S
-                progress.look(time.monotonic())
+            progress.look_when_due(time.monotonic())
 
     def __enter__(self) -> Self:
         """Start the driver first, because it takes longest, then the spout workers."""
@@ -138,6 +135,16 @@ class Progress:
         self._before = self._counts()
         self._said_in_flight: int | None = 0
         self._looked_at = now
+        self._look_at = now + _PROGRESS_S
+
+    def look_when_due(self, now: float) -> None:
+        """Log the progress every ten seconds.
+
+        After a standstill of the machine there is one line, not one per ten seconds missed.
+        """
+        if now >= self._look_at:
+            self._look_at = now + _PROGRESS_S
+            self.look(now)
 
     def look(self, now: float) -> None:
         """Log the progress since the last call, if there was any."""

@@ -24,6 +24,19 @@ def test_the_first_rate_counts_nothing_that_earlier_runs_did(caplog):
     assert caplog.messages == ["4,200 acked (2 per second), 0 failed, 0 in flight"]
 
 
+def test_a_machine_that_slept_for_minutes_gets_one_line_afterwards(caplog):
+    caplog.set_level("INFO")
+    metrics = MemoryMetrics()
+    progress = Progress(metrics, ["a"], now=0.0)
+    for now in (300.0, 300.5, 301.0, 309.5, 310.0):
+        metrics.add("a", 1, {"emitted": 100, "acked": 100})
+        progress.look_when_due(now)
+    assert caplog.messages == [
+        "100 acked (0 per second), 0 failed, 0 in flight",
+        "500 acked (40 per second), 0 failed, 0 in flight",
+    ]
+
+
 def test_messages_of_a_killed_worker_do_not_stay_in_flight(caplog):
     caplog.set_level("INFO")
     metrics = MemoryMetrics()
