@@ -473,12 +473,16 @@ def check_versions() -> None:
             f"PySpark {pyspark.__version__} is too old: install pyspark 4.1 or newer"
         )
     java = _java_program()
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - found on PATH
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - found on PATH
+    answer = done.stderr + done.stdout  # a JVM that cannot start says why on stdout
     version = re.search(r'version "(\d+)', answer)
     if version is None or int(version[1]) < _OLDEST_JAVA:
-        shown = version[1] if version else "of unknown version"
+        # Limits of processes or memory stop a JVM; lines in brackets are only its warnings.
+        lines = [line for line in answer.splitlines() if line and not line.startswith(("[", "Err"))]
+        said = f"is {version[1]}" if version else f"does not start ({[*lines, 'no reason'][0]})"
         raise SparkUnavailableError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer, {java} is {shown}: apt-get install "
+            f"Spark needs Java {_OLDEST_JAVA} or newer, {java} {said}: "
+            f"{'' if version else 'see ulimit -u and -v, or '}apt-get install "
             "openjdk-17-jre-headless"
         )
     _check_user()

@@ -88,7 +88,9 @@ class LocalRun:
         while not self.refused and self.driver.exit_code != 0 and not stopped.wait(0.5):
             if code is not None:
                 warn_of_changes(code)
-            progress.look_when_due(time.monotonic())
+            now = time.monotonic()
+            if progress.is_due(now):
+                progress.look(now)
 
     def __enter__(self) -> Self:
         """Start the driver first, because it takes longest, then the spout workers."""
@@ -137,14 +139,14 @@ class Progress:
         self._looked_at = now
         self._look_at = now + _PROGRESS_S
 
-    def look_when_due(self, now: float) -> None:
-        """Log the progress every ten seconds.
-
-        After a standstill of the machine there is one line, not one per ten seconds missed.
+    def is_due(self, now: float) -> bool:
+        """Return True every ten seconds; after a standstill of the machine once, not once per ten
+        seconds missed.
         """
-        if now >= self._look_at:
-            self._look_at = now + _PROGRESS_S
-            self.look(now)
+        if now < self._look_at:
+            return False
+        self._look_at = now + _PROGRESS_S
+        return True
 
     def look(self, now: float) -> None:
         """Log the progress since the last call, if there was any."""

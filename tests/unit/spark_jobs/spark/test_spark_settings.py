@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -165,6 +167,23 @@ def test_java_is_looked_for_where_spark_takes_it_from(
         monkeypatch.setenv("JAVA_HOME", "") if home == "" else monkeypatch.delenv("JAVA_HOME")
         with pytest.raises(SparkUnavailableError, match=f"{old}/bin/java is 11"):
             check_versions()
+
+
+def test_a_java_that_a_limit_stops_is_not_called_old() -> None:
+    """The real JVM, with less address space than it reserves."""
+    check = "from tiercel.spark_jobs.spark.session import check_versions; check_versions()"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"ulimit -v 2500000; exec {sys.executable} -c '{check}'"],
+        cwd=Path(__file__).parents[4],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stderr.splitlines()[-1]
+    assert "Spark needs Java 17 or newer" in said
+    assert "java does not start (Could not " in said
+    assert "see ulimit -u and -v, or apt-get install openjdk-17-jre-headless" in said
 
 
 def test_a_user_without_a_name_is_told_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
