@@ -412,9 +412,14 @@ class Epoch:
             self.messages.give_back(delivery)
         else:
             self.counts["rejected"] += 1
-            self.messages.dead_letter(
-                delivery, f"the body of {size} bytes is above the limit of {MAX_BODY_BYTES}"
+            reason = f"the body of {size} bytes is above the limit of {MAX_BODY_BYTES}"
+            log.warning(
+                "a message of queue %s goes to the dead letters: %s",
+                self._settings.queue,
+                reason,
+                extra={"event": "body_refused", "queue": self._settings.queue},
             )
+            self.messages.dead_letter(delivery, reason)
         return True
 
     # -- settling them -----------------------------------------------------------------------------

@@ -334,7 +334,7 @@ def test_who_may_not_configure_dead_letters_into_the_queue_that_exists(shared_ra
     assert [body for body, _ in take_all(url, queue.dead)] == [b"bad"]
 
 
-def test_sixteen_mebibytes_pass_and_one_byte_more_is_dead_lettered_with_its_size(amqp_url):
+def test_sixteen_mebibytes_pass_and_one_byte_more_is_dead_lettered_with_its_size(amqp_url, caplog):
     queue = filled(amqp_url, bytes(MAX_BODY_BYTES), bytes(MAX_BODY_BYTES + 1), b"small")
     with Desk(amqp_url, queue.name) as desk:
         for delivery in desk.take(2):
@@ -345,6 +345,9 @@ def test_sixteen_mebibytes_pass_and_one_byte_more_is_dead_lettered_with_its_size
     assert str(MAX_BODY_BYTES + 1) in headers["x-tiercel-reason"]
     assert desk.counts["acked_to_broker"] == 2
     assert desk.counts["rejected"] == 1
+    (said,) = [one for one in caplog.records if getattr(one, "event", "") == "body_refused"]
+    assert queue.name in said.getMessage()
+    assert str(MAX_BODY_BYTES + 1) in said.getMessage()
 
 
 def test_a_broker_consumer_that_its_bytes_hold_up_asks_for_more_when_back_offs_have_settled_them(
