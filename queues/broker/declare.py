@@ -293,23 +293,25 @@ class Declared:
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
-def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> Declared:
+def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedelta(0)) -> None:
     """Declare a missing work queue, with its dead-letter queue, over a separate connection.
 
-    ``patience`` is how long to try to connect. This is for publishers: an existing queue is used as
-    it is, also a client's exclusive one, without a warning, and gets no dead-letter queue.
+    ``patience`` is how long to try to connect. This is for publishers: an existing queue is not
+    declared, only bound, and a client's exclusive one is left alone.
 
     Raises AddressError, BrokerUnavailableError, BrokerRefusedError and its subclasses; ValueError.
     """
     check_queue_name(queue.name)
     address = Address.parse(amqp_url)
     with connected(address, "tiercel declare", patience) as connection:
+        check_server(connection, address)
         refusal = look(connection, queue.name)
-        if refusal is not None and refusal.reply_code == RESOURCE_LOCKED:
-            return _declared(None, check_server(connection, address), queue)
-        declared, _ = _declare_work_queue(connection, address, queue, exists=refusal is None)
+        if refusal is not None:
+            if refusal.reply_code == RESOURCE_LOCKED:
+                return
+            _declare_work_queue(connection, address, queue)
+        # A queue that was just deleted must not be declared without its dead-letter queue.
         bind(connection, address, queue.name, queue.bindings)
-    return declared
 
 
 def declare_work_queue(
@@ -352,15 +354,14 @@ def look_at_work_queue(
 
 
 def _declare_work_queue(
-    connection: Any, address: Address, queue: WorkQueue, *, exists: bool = False
+    connection: Any, address: Address, queue: WorkQueue
 ) -> tuple[Declared, str]:
     """Return the queue, and the effects of its existing arguments on a reader."""
     version = check_server(connection, address)
     if queue.declare:
-        if not exists:  # of a client's queue, a dead-letter queue would be left behind
-            declare_dead_letter_queue(connection, address, queue.dead)
+        declare_dead_letter_queue(connection, address, queue.dead)
         arguments = work_queue_arguments(queue, version)
-        if _declare(connection, address, queue.name, arguments, exists=exists):
+        if _declare(connection, address, queue.name, arguments):
             return _declared(arguments, version, queue), ""
     else:
         _look(connection, address, queue.name)
@@ -500,20 +501,12 @@ def delayed_retry_arguments(policy: RetryPolicy) -> dict[str, Any]:
     }
 
 
-def _declare(
-    connection: Any,
-    address: Address,
-    name: str,
-    arguments: Mapping[str, Any],
-    *,
-    exists: bool = False,
-) -> bool:
-    """Declare the queue; return False if it exists, and differs or may not be declared."""
+def _declare(connection: Any, address: Address, name: str, arguments: Mapping[str, Any]) -> bool:
+    """Declare the queue; return False if it exists and differs."""
     try:
         connection.channel().queue_declare(name, durable=True, arguments=dict(arguments))
     except ChannelClosedByBroker as error:
-        denied = exists and error.reply_code == ACCESS_REFUSED
-        if error.reply_code != PRECONDITION_FAILED and not denied:
+        if error.reply_code != PRECONDITION_FAILED:
             raise _translated(error, address, name) from error
         # RabbitMQ refuses unknown arguments in the same way: then the queue may be missing.
         _look(connection, address, name)

@@ -22,7 +22,8 @@ from tests.support.broker import (
 from tests.support.fake_broker import held_by
 from tests.support.waiting import wait_until
 from tiercel.queues.broker.address import Address
-from tiercel.queues.broker.declare import WorkQueue, declare_queue
+from tiercel.queues.broker.connection import connected
+from tiercel.queues.broker.declare import WorkQueue, declare_queue, declare_work_queue
 from tiercel.queues.limits import MAX_BODY_BYTES
 from tiercel.queues.retry import NO_WAIT, RetryPolicy
 
@@ -167,7 +168,10 @@ def test_a_failed_message_waits_for_its_back_off(amqp_url):
 def test_a_back_off_is_waited_for_by_the_broker_from_4_3_on_and_by_us_before(amqp_url):
     retry = RetryPolicy(first=timedelta(milliseconds=600), longest=timedelta(milliseconds=900))
     queue = WorkQueue(name=unique(), retry=retry)
-    assert declare_queue(amqp_url, queue).delays_retries is (version(amqp_url) >= (4, 3))
+    declare_queue(amqp_url, queue)
+    with connected(Address.parse(amqp_url), "test") as connection:
+        declared = declare_work_queue(connection, Address.parse(amqp_url), queue)
+    assert declared.delays_retries is (version(amqp_url) >= (4, 3))
     put(amqp_url, queue.name, b"later")
     with Desk(amqp_url, queue.name, retry=retry) as desk:
         began = time.monotonic()

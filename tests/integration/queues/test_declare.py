@@ -4,6 +4,7 @@ import logging
 import re
 import socket
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 from tests.support.broker import (
     Desk,
     add_user,
+    delete,
     plain_channel,
     put,
     ready,
@@ -26,6 +28,7 @@ from tests.support.broker import (
 from tests.support.waiting import wait_until
 from tiercel.compose.server import free_port
 from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.arguments import look
 from tiercel.queues.broker.connection import connected
 from tiercel.queues.broker.declare import (
     WorkQueue,
@@ -61,9 +64,11 @@ def is_ours(declared, queue):
 
 def test_a_new_queue_gets_a_dead_letter_queue_and_declaring_again_changes_nothing(amqp_url):
     queue = WorkQueue(name=unique(), retry=NO_WAIT)
-    first = declare_queue(amqp_url, queue)
+    declare_queue(amqp_url, queue)
+    first = read(amqp_url, queue)
     assert is_ours(first, queue)
-    assert declare_queue(amqp_url, queue) == first
+    declare_queue(amqp_url, queue)
+    assert read(amqp_url, queue) == first
     assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0
 
 
@@ -115,7 +120,7 @@ def test_the_limit_of_a_foreign_queue_is_read(amqp_url, arguments, limit, declar
             queue.name, durable=True, arguments={"x-queue-type": "quorum", **arguments}
         )
     put(amqp_url, queue.name, b"still here")
-    assert declare_queue(amqp_url, queue).limit == limit
+    assert read(amqp_url, queue).limit == limit
     wait_ready(amqp_url, queue.name, 1)
 
 
@@ -124,17 +129,16 @@ def test_a_quorum_queue_without_a_limit_has_none_before_4_0_and_20_since(amqp_ur
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(queue.name, durable=True, arguments={"x-queue-type": "quorum"})
     since = BrokerLimit(returns=20, deletes=True)
-    assert declare_queue(amqp_url, queue).limit == (
-        since if version(amqp_url) >= (4, 0) else BrokerLimit()
-    )
+    assert read(amqp_url, queue).limit == (since if version(amqp_url) >= (4, 0) else BrokerLimit())
 
 
 def test_a_queue_whose_messages_are_held_long_has_a_long_consumer_timeout_or_it_is_said(
     amqp_url, caplog
 ):
     queue = WorkQueue(name=unique(), retry=NO_WAIT, held=timedelta(hours=1))
+    declare_queue(amqp_url, queue)
     for _ in range(2):
-        declared = declare_queue(amqp_url, queue)
+        declared = read(amqp_url, queue)
         assert is_ours(declared, queue)
     assert bool(declared.consumer_timeout.arguments) == (version(amqp_url) >= (4, 3))
     put(amqp_url, queue.name, b"held")
@@ -166,8 +170,9 @@ def test_who_publishes_to_a_queue_hears_nothing_of_how_it_treats_deliveries(
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(queue.name, durable=True, arguments=arguments)
     with caplog.at_level(logging.INFO):
-        assert not is_ours(declare_queue(amqp_url, queue), queue)
+        declare_queue(amqp_url, queue)
     assert "used as it is" not in caplog.text
+    assert not is_ours(read(amqp_url, queue), queue)
 
 
 @pytest.mark.parametrize(
@@ -178,17 +183,38 @@ def test_who_publishes_to_a_queue_that_exists_makes_no_dead_letter_queue(amqp_ur
     queue = WorkQueue(name=unique())
     with plain_channel(amqp_url) as channel:
         channel.queue_declare(queue.name, **properties)
-    declared = declare_queue(amqp_url, queue)
-    assert (declared.arguments or {}).items() >= properties.get("arguments", {}).items()
+    declare_queue(amqp_url, queue)
     with pytest.raises(QueueMissingError):
         depths(amqp_url, [queue.dead])
+    if properties.get("durable"):
+        declared = read(amqp_url, replace(queue, declare=False))
+        assert (declared.arguments or {}).items() >= properties.get("arguments", {}).items()
+
+
+def test_a_queue_that_is_deleted_while_its_publisher_looks_is_not_made_without_dead_letters(
+    amqp_url, monkeypatch
+):
+    queue = WorkQueue(name=unique())
+    declare_queue(amqp_url, queue)
+
+    def late(connection, name):
+        found = look(connection, name)
+        for each in (queue.name, queue.dead):
+            delete(amqp_url, each)
+        return found
+
+    monkeypatch.setattr("tiercel.queues.broker.declare.look", late)
+    declare_queue(amqp_url, queue)
+    with pytest.raises(QueueMissingError):
+        depths(amqp_url, [queue.name])
 
 
 def test_who_publishes_to_a_queue_of_its_reader_finds_both_queues_as_they_are(amqp_url):
     queue = WorkQueue(name=unique(), retry=NO_WAIT)
     made = read(amqp_url, queue)
     put(amqp_url, queue.dead, b"dead")
-    found = declare_queue(amqp_url, queue)
+    declare_queue(amqp_url, queue)
+    found = read(amqp_url, queue)
     assert (found, found.arguments) == (made, made.arguments)
     wait_ready(amqp_url, queue.dead, 1)
 
@@ -200,7 +226,9 @@ def test_who_may_only_write_publishes_to_a_queue_that_exists(shared_rabbitmq):
     read(server.url, queue)
     add_user(server, user, configure="^$", write=".*")
     parts = urlsplit(server.url)
-    declared = declare_queue(f"amqp://{user}:{user}@{parts.hostname}:{parts.port}/", queue)
+    url = f"amqp://{user}:{user}@{parts.hostname}:{parts.port}/"
+    declare_queue(url, queue)
+    declared = read(url, replace(queue, declare=False))
     assert declared.arguments is None, "RabbitMQ does not reveal them to this user"
 
 
