@@ -204,3 +204,20 @@ def test_a_wrong_password_is_one_line(desk, given):
     said = [line for line in ended.stderr.splitlines() if "refuses" in line]
     assert len(said) == 1, ended.stderr
     assert "wrong-" not in ended.stderr
+
+
+def test_an_alarm_of_rabbitmq_is_one_line_and_its_end_another(desk, given):
+    broker, _ = given
+    desk.variables["TIERCEL_MANAGEMENT"] = broker.management_url
+    with desk.run("shout:topology") as process:
+        for limit, event in (("2000GB", "broker_lost"), ("50MB", "broker_back")):
+            broker.control("set_disk_free_limit", limit)
+            wait_until(lambda event=event: desk.events(event), 60, event)
+        outlast(11)  # one more look
+        [began] = desk.events("broker_lost")
+        [ended] = desk.events("broker_back")
+        assert "has a disk alarm: nothing can be published until it has room" in began["message"]
+        assert began["level"] == "warning"
+        assert "is over" in ended["message"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,8 @@ from tiercel.acker.errors import AckerError
 from tiercel.acker.metrics.contract import Metrics, total_of
 from tiercel.acker.metrics.redis import RedisMetrics
 from tiercel.compose.guard import GuardedProcess, Launch
+from tiercel.queues.broker.address import Address
+from tiercel.queues.broker.management import ManagementSilentError, read_alarms
 from tiercel.queues.errors import QueuesError
 from tiercel.spark_jobs.errors import SparkJobsError
 from tiercel.spark_jobs.logs.formatters import redact
@@ -71,7 +74,7 @@ class LocalRun:
     def wait(self, stopped: threading.Event, code: Changes | None = None) -> None:
         """Wait until ``stopped`` is set, the topology was killed, or a process has refused to work.
 
-        Logs the progress every ten seconds, and changes of the ``code``.
+        Logs the progress and RabbitMQ's alarms every ten seconds, and changes of the ``code``.
         """
         topology = self._topology
         url = self._settings.redis_urls[0]
@@ -83,6 +86,7 @@ class LocalRun:
             time.monotonic(),
             lambda: sum(each.pending for each in seats.present(tasks).values()),
         )
+        alarms = Alarms(self._settings)
         # Only the driver's exit shows that the topology was killed: a spout worker that dies just
         # then is restarted, and waits in vain.
         while not self.refused and self.driver.exit_code != 0 and not stopped.wait(0.5):
@@ -91,6 +95,7 @@ class LocalRun:
             now = time.monotonic()
             if progress.is_due(now):
                 progress.look(now)
+                alarms.look()
 
     def __enter__(self) -> Self:
         """Start the driver first, because it takes longest, then the spout workers."""
@@ -198,6 +203,37 @@ def describe(
     shown["no_identity"] = "without an identity"
     parts += [f"{now[name]:,} {words}" for name, words in shown.items() if now[name]]
     return ", ".join([*parts, f"{max(in_flight, 0):,} in flight"])
+
+
+class Alarms:
+    """Logs RabbitMQ's alarms; nothing if it has no HTTP API, or that does not answer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._url = settings.management
+        self._address = Address.parse(settings.amqp or "")
+        self._alarms: list[str] = []
+
+    def look(self) -> None:
+        """Log alarms that have begun or ended since the last call."""
+        if self._url is None:
+            return
+        before = self._alarms
+        with suppress(ManagementSilentError):
+            self._alarms = read_alarms(self._url, self._address)
+        if self._alarms and self._alarms != before:
+            log.warning(
+                "RabbitMQ at %s has a %s alarm: nothing can be published until it has room again; "
+                "it still delivers",
+                self._address,
+                " and a ".join(self._alarms),
+                extra={"event": "broker_lost"},
+            )
+        elif before and not self._alarms:
+            log.info(
+                "the alarm of RabbitMQ at %s is over",
+                self._address,
+                extra={"event": "broker_back"},
+            )
 
 
 # Time of the last change in nanoseconds, and size; None: the file does not exist.
