@@ -103,7 +103,9 @@ class RunWatch:
         stop: threading.Event,
         is_over: Callable[[], bool],
     ) -> None:
-        """``stop`` is set by a signal; ``is_over`` also asks Redis for an operator's kill."""
+        """``stop`` is set by a signal; ``is_over`` also asks Redis for an operator's kill, and
+        raises RedisUnavailableError.
+        """
         self._context = context
         self._name = context.topology.name
         self._keeper = keeper
@@ -111,6 +113,7 @@ class RunWatch:
         self._is_over = is_over
         # The paused bolts, for a Redis that is emptied.
         self._pauses = NO_PAUSES
+        self._age_at = 0.0
 
     def until_end(
         self,
@@ -124,8 +127,7 @@ class RunWatch:
 
         ``may_widen(now)``: Spark has slots that only a new run can use. Asked also if ``is_due``.
         """
-        began = time.monotonic()
-        look_at = age_at = began
+        look_at = began = time.monotonic()
         absences = Absences()
         while not self._stop.wait(_LOOK_S):
             self._context.heartbeat.beat()
@@ -133,34 +135,39 @@ class RunWatch:
             ended = self._ended_by_itself(tasks)
             if ended is not None:
                 return ended
-            if now >= look_at or is_due():
-                look_at = now + _FIGURES_S
-                if self._is_over():
-                    break
-                if now >= age_at:
-                    age_at = now + AGED_EVERY_S
-                    self._age()
-                self.keep_pauses()
-                if self._is_rebalanced(order):
-                    self._drain(run, tasks)
-                    return Ended.REBALANCED
-                ended = self._looked(run, tasks, now - began, absences)
-                if ended is not None:
-                    return ended
-                if may_widen(now):
-                    self._drain(run, tasks)
-                    return Ended.REBALANCED
+            if now < look_at and not is_due():
+                continue
+            look_at = now + _FIGURES_S
+            try:
+                ended = self._looked(run, tasks, order, now - began, absences)
+            except RedisUnavailableError as error:
+                # No further call: each may wait for seconds, and the heartbeat with it.
+                outage.REDIS.begins(self, error)
+                absences.looked(())
+                continue
+            outage.REDIS.ends(self)
+            if ended is not None:
+                return ended
+            self._age(now)
+            if may_widen(now):
+                self._drain(run, tasks)
+                return Ended.REBALANCED
         return Ended.STOPPED
 
     def keep_pauses(self) -> None:
-        """Read which bolts are paused, and tell a Redis that was emptied."""
-        with suppress(RedisUnavailableError):
-            self._pauses = self._context.control.pauses(self._pauses)
+        """Read which bolts are paused, and tell a Redis that was emptied.
 
-    def _age(self) -> None:
-        """Age the memory of once bolts, except while spouts are deactivated: then no message can
-        be redelivered.
+        Raises RedisUnavailableError.
         """
+        self._pauses = self._context.control.pauses(self._pauses)
+
+    def _age(self, now: float) -> None:
+        """Age the memory of once bolts from time to time, except while spouts are deactivated: then
+        no message can be redelivered.
+        """
+        if now < self._age_at:
+            return
+        self._age_at = now + AGED_EVERY_S
         with suppress(RedisUnavailableError):
             if self._context.control.state() in (None, State.ACTIVE):
                 self._context.age()
@@ -205,26 +212,28 @@ class RunWatch:
                 quiet = 0 if any(one.tuples for one in figures.values()) else quiet + 1
 
     def _is_rebalanced(self, obeyed: Rebalance) -> bool:
-        order = obeyed
-        with suppress(RedisUnavailableError):
-            order = self._context.control.rebalanced(obeyed)
-        if order.number == obeyed.number:
+        if self._context.control.rebalanced(obeyed).number == obeyed.number:
             return False
         log.info("%s is rebalanced", self._name, extra={"event": "rebalanced"})
         return True
 
-    def _looked(self, run: Run, tasks: LongTasks, age_s: float, absences: Absences) -> Ended | None:
-        """Judge by executors and inboxes whether the run is over; return why, or None."""
+    def _looked(
+        self, run: Run, tasks: LongTasks, order: Rebalance, age_s: float, absences: Absences
+    ) -> Ended | None:
+        """Judge by orders, executors and inboxes whether the run is over; return why, or None.
+
+        Raises RedisUnavailableError.
+        """
+        if self._is_over():
+            return Ended.STOPPED
+        self.keep_pauses()
+        if self._is_rebalanced(order):
+            self._drain(run, tasks)
+            return Ended.REBALANCED
         # Only here, once per second: it takes ten calls to the JVM.
         if tasks.unfit:
             return Ended.UNFIT
-        try:
-            found = self._context.inboxes.figures(inboxes_of(run.topology))
-        except RedisUnavailableError as error:
-            outage.REDIS.begins(self, error)
-            absences.looked(())
-            return None
-        outage.REDIS.ends(self)
+        found = self._context.inboxes.figures(inboxes_of(run.topology))
         if not all(one.adopted for one in found.values()):
             log.error("Redis lost its data", extra={"event": "run_lost"})
             return Ended.LOST

@@ -69,7 +69,7 @@ class Runs:
         self.stopped = threading.Event()
         # Shows the executors of the run to the thread that decides their number.
         self.fleet = Fleet()
-        self._watch = RunWatch(context, self._keeper, self.stopped, self._is_over)
+        self._watch = RunWatch(context, self._keeper, self.stopped, self._is_ended)
 
     def stop(self) -> None:
         """End the run and the loop. Thread-safe, and safe in a signal handler."""
@@ -116,7 +116,8 @@ class Runs:
         order = self._newest_order()
         if order is None:
             return None
-        self._watch.keep_pauses()
+        with suppress(RedisUnavailableError):
+            self._watch.keep_pauses()
         run = self._context.make(
             number, slots, self._context.topology.with_parallelism(order.parallelism)
         )
@@ -313,12 +314,15 @@ class Runs:
 
         An operator's order cannot be seen while Redis does not answer.
         """
-        if self.stopped.is_set():
-            return True
         with suppress(RedisUnavailableError):
-            if self._context.control.state() is State.KILLED:
-                log.info("%s was killed: ending", self._name, extra={"event": "killed"})
-                self.stopped.set()
+            return self._is_ended()
+        return self.stopped.is_set()
+
+    def _is_ended(self) -> bool:
+        """As ``_is_over``, but raises RedisUnavailableError."""
+        if not self.stopped.is_set() and self._context.control.state() is State.KILLED:
+            log.info("%s was killed: ending", self._name, extra={"event": "killed"})
+            self.stopped.set()
         return self.stopped.is_set()
 
     def _answered(self, call: Callable[[], T]) -> T | None:

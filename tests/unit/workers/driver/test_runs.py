@@ -109,9 +109,12 @@ class Away:
     def __init__(self, inner):
         self.inner = inner
         self.away = False
+        # The calls made while it was away.
+        self.asked = []
 
     def __getattr__(self, name):
         if self.away:
+            self.asked.append(name)
             raise RedisUnavailableError("Redis is away")
         return getattr(self.inner, name)
 
@@ -398,6 +401,17 @@ def test_while_redis_is_away_from_all_the_run_goes_on(world, drive):
         each.away = False
     wait_until(lambda: world.run == run, 5, "the run to be there again")
     assert len(world.jobs) == 1
+
+
+def test_a_silent_redis_is_told_after_the_first_call_that_waited_for_it(world, drive, caplog):
+    caplog.set_level("INFO", "tiercel.queues.outage")
+    drive(control=(control := Away(world.control)), inboxes=(inboxes := Away(world.inboxes)))
+    running(world)
+    control.away = inboxes.away = True
+    wait_until(lambda: "waits for Redis" in caplog.text, 5, "the outage to be told")
+    assert "figures" not in inboxes.asked, "a second call would wait as long as the first"
+    control.away = inboxes.away = False
+    wait_until(lambda: "works again" in caplog.text, 5, "its end to be told")
 
 
 def test_a_redis_that_restarts_empty_has_a_new_run(world, drive, caplog):
