@@ -1,6 +1,6 @@
 """Bolt tasks placed and restarted by Spark: all code that depends on Spark.
 
-settings       Spark's settings, and where each applies
+settings       Spark's settings, and where each applies; what Java needs of this process
 session        the Spark context, the versions it needs, and the class archive of its JVM
 shipping       code for executors that lack it; checks that a topology can be pickled
 executors      the free slots, and the executors on which Python starts

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 import re
 import secrets
 import shutil
@@ -44,6 +43,7 @@ from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.settings import (
     ONE_MACHINE,
     SECRET,
+    check_process,
     is_local,
     lacks_an_address,
     memory_warning,
@@ -464,8 +464,8 @@ def reachable_here(master: str) -> Iterator[None]:
 
 
 def check_versions() -> None:
-    """Raise SparkUnavailableError if PySpark or Java is missing or too old, or the user has no
-    name.
+    """Raise SparkUnavailableError if PySpark or Java is missing or too old, or Java cannot start
+    from this process.
     """
     found = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
     if found < _OLDEST_SPARK:
@@ -485,19 +485,7 @@ def check_versions() -> None:
             f"{'' if version else 'see ulimit -u and -v, or '}apt-get install "
             "openjdk-17-jre-headless"
         )
-    _check_user()
-
-
-def _check_user() -> None:
-    """Raise SparkUnavailableError if this user has no name: Hadoop's login in the JVM needs one."""
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        raise SparkUnavailableError(
-            f"Spark cannot start as user id {os.getuid()}, which has no row in /etc/passwd: start "
-            "it as a user who has one (in tiercel's image: 10001), or add a row: "
-            f"echo 'spark:x:{os.getuid()}:{os.getgid()}::/tmp:/bin/sh' >> /etc/passwd"
-        ) from None
+    check_process()
 
 
 def _java_program() -> str:

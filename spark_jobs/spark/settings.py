@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
+import locale
+import os
+import pwd
 import re
+import resource
 import socket
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 
 from tiercel.spark_jobs.errors import SparkUnavailableError
 
@@ -219,3 +225,34 @@ def with_retries(master: str) -> str:
         return f"local[1,{ATTEMPTS}]"
     match = re.fullmatch(r"local\[(\d+|\*)\]", master)
     return f"local[{match[1]},{ATTEMPTS}]" if match else master
+
+
+# Java opens each of Spark's archives: 300 are too few, 350 enough.
+_LEAST_FILES = 350
+
+
+def check_process() -> None:
+    """Raise SparkUnavailableError if Java cannot start from this process: because of its user,
+    whose name Hadoop's login needs, its limit of open files, or its locale.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise SparkUnavailableError(
+            f"Spark cannot start as user id {os.getuid()}, which has no row in /etc/passwd: start "
+            "it as a user who has one (in tiercel's image: 10001), or add a row: "
+            f"echo 'spark:x:{os.getuid()}:{os.getgid()}::/tmp:/bin/sh' >> /etc/passwd"
+        ) from None
+    # Java raises its own limit up to this one.
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if 0 <= files < _LEAST_FILES:
+        raise SparkUnavailableError(
+            f"Spark cannot start where a process may open only {files} files: raise the limit, as "
+            "with ulimit -n 4096 or nofile in /etc/security/limits.conf"
+        )
+    folder = str(Path.cwd())
+    if not folder.isascii() and codecs.lookup(locale.getencoding()).name == "ascii":
+        raise SparkUnavailableError(
+            f"Spark cannot start in {folder}: in this locale Java reads only ASCII names of "
+            "folders; set LC_ALL=C.UTF-8"
+        )

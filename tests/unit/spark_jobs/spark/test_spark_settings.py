@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -195,6 +196,36 @@ def test_a_user_without_a_name_is_told_before_java_starts(monkeypatch: pytest.Mo
     monkeypatch.setattr("pwd.getpwuid", unknown)
     with pytest.raises(SparkUnavailableError, match=rf"user id {os.getuid()}, .* add a row: echo"):
         check_versions()
+
+
+@pytest.mark.parametrize(
+    ("limit", "folder", "encoding", "said"),
+    [
+        ("128", "plain", "C.UTF-8", "may open only 128 files: raise the limit, as with ulimit -n"),
+        ("1024", "na\u00efve", "C", "in this locale .* set LC_ALL=C.UTF-8"),
+    ],
+)
+def test_a_process_that_java_cannot_start_from_is_told_so_in_one_line(
+    tmp_path: Path, limit: str, folder: str, encoding: str, said: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    command = f"ulimit -n {limit}; exec {sys.executable} -m tiercel check"
+    ended = subprocess.run(
+        ["/bin/bash", "-c", command],
+        cwd=tmp_path / folder,
+        env={
+            **os.environ,
+            "LC_ALL": encoding,
+            "PYTHONPATH": str(Path(__file__).parents[4]),
+            "XDG_RUNTIME_DIR": str(tmp_path),
+        },
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    *_, line = ended.stdout.splitlines()
+    assert re.match(f"error    spark: Spark cannot start .*{said}", line), ended.stdout
 
 
 def test_a_machine_whose_name_has_no_address_is_reached_by_loopback(
