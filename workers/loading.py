@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -46,6 +47,7 @@ def load_topology(name: str, spout_tasks: int | None = None) -> Topology:
             "tiercel.examples.word_count:topology"
         )
     _refuse_hiding()
+    _refuse_colon(parts["module"])
     found = _attribute(_import(parts["module"]), parts["attribute"], name)
     if callable(found) and not isinstance(found, Topology):
         found = _call(found, name)
@@ -161,6 +163,18 @@ def _refuse_hiding() -> None:
         raise UsageError(
             f"{path.name if path.exists() else module} in {here} hides {whose} module "
             f"{module!r}, without which nothing starts: rename it"
+        )
+
+
+def _refuse_colon(module: str) -> None:
+    """Raise UsageError if the processes that a run starts cannot import a module of this folder."""
+    here = str(Path.cwd())
+    is_here = module.partition(".")[0] in _modules_here()
+    if os.pathsep in here and sys.flags.safe_path and is_here:
+        raise UsageError(
+            f"Spark could not find the module {module!r} in {here}: PYTHONPATH ends a name at "
+            f"{os.pathsep!r}, and PYTHONSAFEPATH leaves out the current folder; rename the folder, "
+            "or unset PYTHONSAFEPATH"
         )
 
 

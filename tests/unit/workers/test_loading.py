@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -80,6 +83,32 @@ def test_a_checkout_of_tiercel_and_a_main_file_hide_nothing(module, monkeypatch)
     Path("__main__.py").write_text("")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["pytest"])  # as python -m has it
     assert isinstance(load_topology(f"{module(BUILD)}:topology"), Topology)
+
+
+@pytest.mark.parametrize(
+    ("folder", "safe", "said"),
+    [
+        ("a:b", "1", r"error    topology: Spark could not find the module 'mine' in .*, or unset"),
+        ("a:b", "", "ok       topology: word-count has"),
+        ("ab", "1", "ok       topology: word-count has"),
+    ],
+)
+def test_a_folder_whose_modules_spark_could_not_find_is_refused(
+    tmp_path, folder, safe, said
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "mine.py").write_text(BUILD)
+    root = str(Path(__file__).parents[3])
+    variables = {"PYTHONPATH": root, "PYTHONSAFEPATH": safe, "XDG_RUNTIME_DIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "tiercel", "check", "mine:topology"],
+        cwd=tmp_path / folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.match(said, ended.stdout.splitlines()[0]), ended.stdout + ended.stderr
 
 
 def test_a_topology_that_is_already_built_is_taken_as_it_is(module) -> None:
