@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pika
 import pytest
+import yaml
 from redis import Redis
+from redis.exceptions import BusyLoadingError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.broker import plain_channel, restart_in_order
 from tests.support.waiting import wait_until
@@ -352,3 +355,50 @@ def test_a_start_is_broken_off_at_once_and_the_next_one_begins_with_whole_data(
     # would be refused.
     with EmbeddedServices(tmp_path) as services, plain_channel(services.amqp_url) as channel:
         channel.queue_declare("q", durable=True)
+
+
+def test_the_health_check_of_redis_fails_while_it_reads_its_data(tmp_path):
+    """Redis asks for the password before it says that it is loading."""
+    file = Path(__file__).parents[3] / "compose/docker-compose.yml"
+    *shell, check = yaml.safe_load(file.read_text())["services"]["redis"]["healthcheck"]["test"][1:]
+    configuration = tmp_path / "redis.conf"
+    configuration.write_text("requirepass secret\nbind 127.0.0.1\n")
+    port = free_port()
+    check = check.replace("$$", "$").replace("/6379", f"/{port}")
+    check = check.replace("/run/tiercel/credentials/redis.conf", str(configuration))
+
+    def code() -> int:
+        return subprocess.run([*shell, check], stderr=subprocess.DEVNULL, check=False).returncode
+
+    @contextmanager
+    def started(*options: str) -> Iterator[Redis]:
+        command = ["redis-server", str(configuration), "--port", str(port), "--dir", str(tmp_path)]
+        with (
+            subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL) as process,
+            Redis(port=port, password="secret") as client,
+        ):
+            try:
+                yield client
+            finally:
+                process.kill()
+
+    with started() as client:
+        wait_until(lambda: code() == 0, 20, "Redis to be healthy")
+        client.mset({f"key {number}": os.urandom(2048) for number in range(1_000)})
+        client.save()
+    # It takes a tenth of a second per key, and answers after each.
+    slowly = ("--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024")
+    with started(*slowly) as client:
+        wait_until(lambda: is_loading(client), 20, "Redis to load its data")
+        assert code() != 0
+        assert is_loading(client)
+
+
+def is_loading(client: Redis) -> bool:
+    try:
+        client.ping()
+    except BusyLoadingError:
+        return True
+    except RedisConnectionError:
+        return False
+    return False
