@@ -235,9 +235,12 @@ def test_a_topology_that_was_forgotten_and_comes_back_is_judged_again(url, servi
         expect(page.get_by_test_id("state")).to_have_text("there is no such topology")
         expect(page.get_by_test_id("hurts")).to_be_empty()
         expect(page.get_by_test_id("deactivate")).to_be_hidden()
+        for gone in ("tile failed", "graph", "throughput"):
+            expect(page.get_by_test_id(gone)).to_be_hidden()
         registry.announce(play.topology())
         expect(page.get_by_test_id("badge")).to_have_text("strained")
         expect(page.get_by_test_id("deactivate")).to_be_visible()
+        expect(page.get_by_test_id("tile failed")).to_be_visible()
 
 
 def test_a_click_opens_the_component_and_its_errors(url, services, browser):

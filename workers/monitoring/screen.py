@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.measure import Measurement
+from rich.segment import Segment, Segments
 from rich.table import Table
 
 from tiercel.acker.metrics.contract import ErrorReport, Window
@@ -96,12 +97,26 @@ def run_top(addresses: Addresses, topology: str, window: Window, stopped: thread
         if not console.is_terminal:
             console.print(view_of(watcher.look(topology, window), window))
             return
-        with Live(
-            console=console, screen=True, auto_refresh=False, vertical_overflow="ellipsis"
-        ) as live:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
             while not stopped.is_set():
-                live.update(view_of(watcher.look(topology, window), window), refresh=True)
+                view = view_of(watcher.look(topology, window), window)
+                live.update(_Screenful(view, topology), refresh=True)
                 stopped.wait(_LOOK_S)
+
+
+class _Screenful:
+    """The first lines of a view; if there are more, the last line says so."""
+
+    def __init__(self, view: RenderableType, topology: str) -> None:
+        self._view = view
+        self._topology = topology
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self._view, options, pad=False)
+        shown = lines if len(lines) <= console.height else lines[: console.height - 1]
+        yield Segments([part for line in shown for part in (*line, Segment.line())])
+        if left := len(lines) - len(shown):
+            yield cell(f"and {left} more lines: tiercel top {self._topology} | less", "dim")
 
 
 def view_of(look: Look, window: Window) -> RenderableType:

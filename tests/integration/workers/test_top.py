@@ -1,17 +1,21 @@
 """``tiercel top`` in a pipe and at a terminal."""
 
+import io
 import os
 import pty
 import select
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client import generate_latest
+from rich.console import Console, Group
+from rich.text import Text
 from typer.testing import CliRunner
 
 from tests.support.inboxes import parcel, put
@@ -31,9 +35,11 @@ from tiercel.workers.cli.app import app
 from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.control.redis_control import RedisPresences
 from tiercel.workers.control.registry import Registry, known_topologies
+from tiercel.workers.monitoring import screen
 from tiercel.workers.monitoring.exposition import TiercelCollector
 from tiercel.workers.monitoring.screen import view_of
 from tiercel.workers.monitoring.watcher import Addresses, Watcher
+from tiercel.workers.terminal import cell
 
 
 @pytest.fixture
@@ -128,6 +134,32 @@ def test_at_a_terminal_it_goes_on_until_it_is_told_to_end(name, redis_url):
         process.kill()
         process.wait()
         os.close(ours)
+
+
+def test_a_view_that_is_longer_than_the_screen_says_what_is_left_out(monkeypatch):
+    """It is a topology with 60 bolts."""
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=80, height=10)
+    monkeypatch.setattr(screen, "Console", lambda: console)
+    stopped = threading.Event()
+
+    def view(look, _window):
+        stopped.set()
+        return Group(*map(cell, look))
+
+    monkeypatch.setattr(screen, "view_of", view)
+    for number, said in ((10, "line 9"), (60, "and 51 more lines: tiercel top shop | less")):
+        stopped.clear()
+        found = [f"line {each}" for each in range(number)]
+        monkeypatch.setattr(Watcher, "look", lambda *_, found=found: found)
+        screen.run_top(
+            Addresses(redis_urls=("redis://127.0.0.1:1",)), "shop", Window.ALL_TIME, stopped
+        )
+        lines = [each.strip() for each in Text.from_ansi(shown.getvalue()).plain.splitlines()]
+        assert said in lines
+        assert ("line 9" in lines) is (number == 10)
+        shown.seek(0)
+        shown.truncate()
 
 
 @pytest.mark.parametrize("arguments", [["no-such-topology"], ["--window", "2h", "any"]])

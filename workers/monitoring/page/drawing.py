@@ -197,6 +197,7 @@ def _edge(row: EdgeRow, corners: dict[str, _Point], detour: float) -> dict[str, 
     return {
         "path": path,
         "label": _edge_label(row.edge.stream, row.a_second),
+        "title": "" if row.edge.stream == "default" else printable(row.edge.stream),
         "flows": row.a_second > 0,
         # The middle of the curve.
         "x": round((begin.x + end.x) / 2),

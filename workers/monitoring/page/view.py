@@ -85,7 +85,7 @@ class Page:
             self._choice.props('dense dark options-dense outlined data-testid="topology"')
         self._errors = dialogs.ErrorDialog(self._actions, lambda: self._topology, self._go)
         self._side = dialogs.ComponentSide(self._actions, self._errors, self._go)
-        with ui.column().classes("tiercel-page"):
+        with ui.column().classes("tiercel-page") as self._page:
             self._first_screen()
             self._troubles(cache)
             self._details()
@@ -187,6 +187,9 @@ class Page:
         if list(self._choice.options) != list(look.topologies):
             self._choice.set_options(list(look.topologies))
         seen = look.overview
+        # The figures of a topology that was forgotten are hidden; while a server is away they stay.
+        unknown = seen is None and not look.problems.lines
+        self._page.classes(remove="unknown", add="unknown" if unknown else "")
         if seen is None:
             self._verdict.say("" if look.problems.lines else "there is no such topology")
             return

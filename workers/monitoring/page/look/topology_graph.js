@@ -31,7 +31,7 @@ export default {
                 text-anchor="end">{{ node.failed }}</text>
         </g>
         <text v-for="(edge, at) in edges" :key="'label' + at" class="label" text-anchor="middle"
-              :x="edge.x" :y="edge.y">{{ edge.label }}</text>
+              :x="edge.x" :y="edge.y">{{ edge.label }}<title>{{ edge.title }}</title></text>
       </svg>
     </div>`,
 };

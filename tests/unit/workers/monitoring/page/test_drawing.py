@@ -132,6 +132,7 @@ def test_edges_show_what_goes_over_them():
     edges = graph_of(overview(*DIAMOND, rates=rates))["edges"]
     assert [each["label"] for each in edges] == ["12/s", "", "", "", "errors"]
     assert [each["flows"] for each in edges] == [True, False, False, False, False]
+    assert [each["title"] for each in edges] == ["", "", "", "", "errors"], "the whole name"
 
 
 def test_a_bolt_has_the_colour_of_its_capacity_and_says_rate_latency_and_failures():
