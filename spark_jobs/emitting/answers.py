@@ -158,7 +158,7 @@ class AnyThreadRecorder(OutputRecorder, OutputCollector):
         output_stream = self._record.outputs.for_emit(stream, values)
         kept = output_stream.keep(values)
         tuples = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
-        size = output_stream.size(values) if output_stream.subscribers else 0
+        size = output_stream.size(kept) if output_stream.subscribers else 0
         self._answers.emit(self._record, size, tuples, lambda now: now.emit(kept, tuples, stream))
         return []
 
@@ -178,7 +178,7 @@ class AnyThreadRecorder(OutputRecorder, OutputCollector):
         tuples = (anchors,) if isinstance(anchors, Tuple) else tuple(anchors)
         self._answers.emit(
             self._record,
-            output_stream.size(values),
+            output_stream.size(kept),
             tuples,
             lambda now: now.emit_direct(task, kept, tuples, stream),
         )

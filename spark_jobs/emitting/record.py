@@ -471,8 +471,9 @@ class BasicRecorder(Recorder, BasicCollector):
         if tup is None:
             raise self._nothing_to_anchor_to()
         output_stream = self._streams[stream]
+        values = output_stream.keep(values)
         self._add(output_stream.size(values))
-        task_output.values.append(output_stream.keep(values))
+        task_output.values.append(values)
         task_output.rows.append(tup.row)
         task_output.positions.append(tup.emitted)
         tup.emitted += 1
@@ -519,9 +520,9 @@ class OutputRecorder(Recorder, OutputCollector):
     ) -> None:
         task_output = self._record.outputs.direct(task, stream, values)
         anchored = self._anchors(anchors)
-        output_stream = self._streams[stream]
-        self._record.add(output_stream.size(values))
-        self._send(output_stream.keep(values), anchored, [task_output])
+        kept = self._streams[stream].keep(values)
+        self._record.add(self._streams[stream].size(kept))
+        self._send(kept, anchored, [task_output])
 
     def ack(self, tup: Tuple) -> None:
         self._check(tup, "acks")

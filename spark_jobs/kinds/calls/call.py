@@ -85,16 +85,18 @@ class CallRecorder(Recorder):
     def _keep(self, values: Sequence[Any], stream: str) -> None:
         call = self._under_way()
         output_stream = self._outputs.for_emit(stream, values)
+        kept = output_stream.keep(values)
         if output_stream.subscribers:
-            self._add(call, output_stream.size(values))
-        call.emissions.append(CallEmission(output_stream.keep(values), stream))
+            self._add(call, output_stream.size(kept))
+        call.emissions.append(CallEmission(kept, stream))
 
     def _keep_direct(self, task: int, values: Sequence[Any], stream: str) -> None:
         call = self._under_way()
         self._outputs.direct(task, stream, values)
         output_stream = self._outputs.streams[stream]
-        self._add(call, output_stream.size(values))
-        call.emissions.append(CallEmission(output_stream.keep(values), stream, task))
+        kept = output_stream.keep(values)
+        self._add(call, output_stream.size(kept))
+        call.emissions.append(CallEmission(kept, stream, task))
 
     def _add(self, call: Call, size: int) -> None:
         if call.size + size > self._outputs.limit:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from datetime import timedelta
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -338,3 +338,56 @@ def test_a_thread_that_emits_more_than_the_limit_between_two_steps_is_told():
     cluster.work({3: cluster.attempt(3)})
     assert cluster.outcomes().acked == [small]
     assert large
+
+
+class Lazy(BasicBolt):
+    """Emits an array by an iterator, which no second look finds full."""
+
+    output_streams: ClassVar = {"default": "rows array<long>", "direct": "rows array<long>"}
+    direct_streams = frozenset({"direct"})
+
+    def execute(self, tup, collector):
+        rows = iter(range(tup["rows"]))
+        if tup["size"]:
+            collector.emit_direct(3, [rows], stream="direct")
+        else:
+            collector.emit([rows])
+
+
+class LazyAsync(AsyncBolt):
+    output_streams = Lazy.output_streams
+    direct_streams = Lazy.direct_streams
+
+    async def execute(self, tup, collector):
+        Lazy.execute(self, tup, collector)
+
+
+class LazyByHand(Bolt):
+    output_streams = Lazy.output_streams
+    direct_streams = Lazy.direct_streams
+
+    def execute(self, tup, collector):
+        Lazy.execute(self, tup, collector)
+        collector.ack(tup)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("kind", [Lazy, LazyAsync, LazyByHand])
+def test_what_an_iterator_yields_counts(kind, direct, simulated):
+    builder = TopologyBuilder("large", Config(max_output_bytes=LIMIT))
+    builder.set_spout("orders", Source("rows long, size long"))
+    builder.set_bolt("explode", kind()).shuffle_grouping("orders")
+    sink = builder.set_bolt("sink", Length())
+    sink.shuffle_grouping("explode").direct_grouping("explode", stream="direct")
+    pump = simulated(builder.build())
+    [large] = pump.feed([LIMIT, int(direct)])
+    [small] = pump.feed([10, int(direct)])
+    pump.run()
+    assert pump.failed == {large: f"explode: {REASON}"}
+    assert pump.acked == [small]
+    assert seen == {10: 1}
+
+
+class Length(BasicBolt):
+    def execute(self, tup, collector):
+        seen[len(tup["rows"])] += 1
