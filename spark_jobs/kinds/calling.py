@@ -54,7 +54,7 @@ class Calls:
 
     # Claimed tuples are running or wait for a permit.
     gives_back = False
-    # True if the tuples that wait for a retry are as many as the task may hold.
+    # True if as many tuples wait for a retry as the task may hold.
     is_full = False
 
     def __init__(

@@ -301,9 +301,9 @@ def test_the_first_page_lists_all_topologies_the_worst_first(
             "the health of each",
         )
         assert list(shown()) == [names["down"], names["strained"], names["fine"]]
-        assert shown()[names["fine"]]["what is wrong"] == ""
-        assert "nothing runs" in shown()[names["down"]]["what is wrong"]
-        assert "enrich" in shown()[names["strained"]]["what is wrong"]
+        assert shown()[names["fine"]]["worst problem"] == ""
+        assert "nothing runs" in shown()[names["down"]]["worst problem"]
+        assert "enrich" in shown()[names["strained"]]["worst problem"]
         if folder := pytestconfig.getoption("--screenshots"):
             page.screenshot(path=f"{folder}/look-all-{width}.png")
         assert page.evaluate("document.documentElement.scrollWidth") == width

@@ -68,7 +68,7 @@ class LocalRun:
 
     @property
     def refused(self) -> list[str]:
-        """Names of the processes that ended until an operator acts."""
+        """Names of the processes that have ended, and stay down until an operator acts."""
         return [child.name for child in self._supervisor.refused]
 
     def wait(self, stopped: threading.Event, code: Changes | None = None) -> None:
@@ -206,7 +206,7 @@ def describe(
 
 
 class Alarms:
-    """Logs RabbitMQ's alarms; nothing if it has no HTTP API, or that does not answer."""
+    """Logs RabbitMQ's alarms, if its HTTP API is known and answers."""
 
     def __init__(self, settings: Settings) -> None:
         self._url = settings.management

@@ -116,8 +116,8 @@ class Outbox:
         self._number += 1
 
     def lost(self) -> None:
-        """Note that the ledger lost its data: the next ``send`` refuses the held batch, of which
-        inboxes may have lost a part, and bolts may have done another one.
+        """Note that the ledger lost its data: the next ``send`` refuses the held batch, because
+        inboxes may have lost one part of it, and bolts may have executed another.
         """
         self._lost = self.held is not None
 

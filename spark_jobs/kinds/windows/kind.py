@@ -122,7 +122,7 @@ class Windows:
             )  # fmt: skip
 
     def _stand(self) -> None:
-        """Take no silence of senders that can send nothing for the end of their streams."""
+        """Do not mistake the silence of senders that cannot send for the end of their streams."""
         paused, order = self._attempt.around.paused, self._order
         stands = {one: found for one, by in self._senders.items() if (found := by & paused)}
         if stands:

@@ -153,7 +153,7 @@ ALL = TableKind[tuple[str, Look]](
     (
         Column("health", lambda row: row[1].health.badge, Kind.NAME),
         Column("topology", itemgetter(0), Kind.NAME),
-        Column("what is wrong", _worst, Kind.LONG),
+        Column("worst problem", _worst, Kind.LONG),
         Column("acked/s", _now(attrgetter("flow.acked_a_second"), per_second)),
         Column("p99", _now(attrgetter("flow.p99_ms"), latency)),
         Column("in flight", _now(attrgetter("own.pending"), count)),
