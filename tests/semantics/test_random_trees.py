@@ -43,16 +43,33 @@ class World:
         # (task, tuple, collector) of each.
         self.with_threads: list[tuple[int, Any, Any]] = []
         # Names of messages in tuples that the last bolt stored or refused, or that a bolt filtered
-        # out.
+        # out, in steps that were sealed.
         self.stored: set[str] = set()
         self.refused: set[str] = set()
         self.filtered: set[str] = set()
+        # The same names of the current step. A process that dies before the seal has done nothing:
+        # in a row of bolts, the step may then emit other tuples, which the last bolt executes.
+        self._unsealed: list[tuple[set[str], list[str]]] = []
         # If True, bolts let go of the tuples that they hold.
         self.is_ending = False
 
     def text(self, names: str) -> str:
         """Return a tuple's text; the last bolt refuses one in eight."""
         return ("bad:" if self.chance.random() < 0.12 else "") + names
+
+    def note(self, to: set[str], names: list[str]) -> None:
+        """Add names to one of the sets once the current step is sealed."""
+        self._unsealed.append((to, names))
+
+    def sealed(self) -> None:
+        """Note that the current step is sealed."""
+        for to, names in self._unsealed:
+            to.update(names)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the names of a step that has no effect."""
+        self._unsealed = []
 
     def answer_one(self) -> None:
         """Let a thread answer a random tuple."""
@@ -111,7 +128,7 @@ class ByChance(Worldly, BasicBolt):
         for _ in range(number):
             collector.emit([self.world.text(names_in(tup["text"]))])
         if not number:
-            self.world.filtered.update(names_in(tup["text"]).split("+"))
+            self.world.note(self.world.filtered, names_in(tup["text"]).split("+"))
 
 
 class FlushesByChance(Worldly, Bolt):
@@ -157,9 +174,9 @@ class Store(Worldly, BasicBolt):
     def execute(self, tup, collector):
         names = names_in(tup["text"]).split("+")
         if tup["text"].startswith("bad:"):
-            self.world.refused.update(names)
+            self.world.note(self.world.refused, names)
             raise ValueError("refused")
-        self.world.stored.update(names)
+        self.world.note(self.world.stored, names)
 
 
 KINDS = (Pass, ByChance, InThreads, Window)
@@ -201,9 +218,10 @@ def walk(world: World, pump: Pump, seed: int) -> None:
             world.answer_one()
         if chance.random() < 0.4:
             killed = tasks[0]
-            with killed_after(chance.randint(0, EFFECTS)):
+            with killed_after(chance.randint(0, EFFECTS), world.sealed):
                 for killed in tasks:
                     pump.work(killed)
+            world.forget()
             with_it = chance.sample(tasks, chance.randint(0, len(tasks)))
             die(world, pump, sorted({killed, *with_it}))
         if chance.random() < 0.7:
@@ -233,9 +251,12 @@ def die(world: World, pump: Pump, dead: list[int]) -> None:
         else:
             pump.attempts[task].close()
     pump.take_over(*dead)
+    # A sealed step was repeated: the same work is noted already, and other work has no effect.
+    world.forget()
 
 
 def check(world: World, pump: Pump, messages: dict[int, str], seed: int) -> None:
+    world.sealed()
     pump.read()
     for root in pump.acked:
         name = messages[root]

@@ -5,7 +5,7 @@ memory. No Spark.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -17,11 +17,12 @@ import pytest
 from tests.support.case_book import MemoryCaseBook
 from tests.support.emitter import SpoutEmitter
 from tests.support.reasons import unplaced
-from tiercel.acker.effects import Following, LocalEffect
+from tiercel.acker.effects import Effect, Following, LocalEffect
 from tiercel.acker.ids import RootIds
 from tiercel.acker.inbox.chunk import Appended, Chunk, Parcel, decode
 from tiercel.acker.inbox.contract import Bounds, Claims, Inboxes, Sender
 from tiercel.acker.inbox.memory import MemoryInbox, MemoryInboxes
+from tiercel.acker.inbox.redis import RedisInbox
 from tiercel.acker.layout import LedgerSpec
 from tiercel.acker.ledger import Ledger, Outcomes
 from tiercel.acker.memory import MemoryLedger
@@ -47,14 +48,15 @@ class Killed(KeyboardInterrupt):
 
 
 @contextmanager
-def killed_after(effects: int) -> Iterator[None]:
+def killed_after(effects: int, on_seal: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Kill the process after this many of the calls around its steps; the block ends there.
 
     These calls are counted, in this order: begin with the state, seal, each write of a state, each
     call of the ledger, each append, finish. The death may also fall between calls that are sent
-    together.
+    together. ``on_seal`` is called after each seal.
     """
     left = [effects]
+    seals: list[Effect[bool]] = []
 
     def spend() -> None:
         if not left[0]:
@@ -68,9 +70,21 @@ def killed_after(effects: int) -> Iterator[None]:
                 break
             spend()
             replies.append(effect.perform())
+            if any(effect is seal for seal in seals):
+                on_seal()
         return replies
 
-    take = MemoryInbox.take
+    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
+        patched.setattr(commit, "perform_all", some)
+        patched.setattr(commit, "perform_in_turn", partial(some, in_turn=True))
+        patched.setattr(MemoryInbox, "take", _taking(MemoryInbox.take, spend))
+        for inbox in (MemoryInbox, RedisInbox):
+            patched.setattr(inbox, "seal", _noted(inbox.seal, seals))
+        yield
+
+
+def _taking(take: Callable[..., list[Any]], spend: Callable[[], None]) -> Callable[..., list[Any]]:
+    """Return ``take`` with the calls that it makes beside taking counted."""
 
     def taking(
         self: MemoryInbox, tuples: int, size: int, wait: timedelta, finishing: int | None,
@@ -83,11 +97,19 @@ def killed_after(effects: int) -> Iterator[None]:
             then.effect = LocalEffect(lambda: spend() or begin())
         return take(self, tuples, size, wait, finishing, claims, then=then)
 
-    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
-        patched.setattr(commit, "perform_all", some)
-        patched.setattr(commit, "perform_in_turn", partial(some, in_turn=True))
-        patched.setattr(MemoryInbox, "take", taking)
-        yield
+    return taking
+
+
+def _noted(
+    seal: Callable[..., Effect[bool]], seals: list[Effect[bool]]
+) -> Callable[..., Effect[bool]]:
+    """Return ``seal`` with its effects added to ``seals``."""
+
+    def sealing(*args: Any) -> Effect[bool]:
+        seals.append(seal(*args))
+        return seals[-1]
+
+    return sealing
 
 
 @contextmanager
