@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.burdens import PACED
 from tests.faults.wired import Wired
-from tests.support.children import Python, kill, python_processes, spark_jvms
+from tests.support.children import Python, kill, python_processes
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.workers.control.presence import Lease
@@ -87,7 +87,7 @@ def no_executor_can_start_python(wired, python):
     at_work(wired)
     python.becomes("exit 3")
     driver = wired.pid("driver")
-    for pid in {*python_processes(driver)} - {*spark_jvms(driver)}:
+    for pid in python_processes(driver):
         os.kill(pid, signal.SIGKILL)
     wait_until(trouble, WITHIN_S, "the driver to find no executor fit")
     print(f"{python.starts} starts of Python until then")  # noqa: T201

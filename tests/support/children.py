@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tests.support.waiting import wait_until
 
-# In the command line of the process from which Spark forks its Python workers, and so in theirs.
-_DAEMON = b"tiercel.spark_jobs.spark.python_daemon"
+# An argument of the process from which Spark forks its Python workers, and so of theirs. In the
+# command line of the JVM, it is within the setting that names it.
+_DAEMON = b"\0tiercel.spark_jobs.spark.python_daemon"
 
 
 class Python:
