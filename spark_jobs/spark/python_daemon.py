@@ -7,8 +7,10 @@ here may print. See docs/decisions/each-executor-imports-once.md.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +26,8 @@ _LONGEST_PATH = 107
 _SOCKET_NAME = len("/.") + 36 + len(".sock")
 _PREFIX = "tiercel-"
 _FOLDER_NAME = len("/" + _PREFIX) + 8
+# From linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
 
 
 def use_the_folder() -> None:
@@ -101,6 +105,25 @@ def have_workers_keep_their_connections() -> None:
     os.register_at_fork(after_in_child=forked)
 
 
+def have_workers_end_with_this_process() -> None:
+    """Have the workers killed as soon as this process ends, however that happens.
+
+    Otherwise they would go on without a reader of their standard output: each ``print`` of a bolt
+    would raise, and fail its tuple.
+    """
+    daemon = os.getpid()
+    prctl = ctypes.CDLL(None).prctl
+
+    def forked() -> None:
+        if os.getppid() == daemon:
+            # It follows the thread that forks; here is only one.
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != daemon:
+                os._exit(1)
+
+    os.register_at_fork(after_in_child=forked)
+
+
 def _sockets() -> dict[int, str]:
     """Return the names of the sockets of this process by their file descriptors."""
     found: dict[int, str] = {}
@@ -121,6 +144,8 @@ def main() -> None:
     # so copy, pages that they share.
     importlib.import_module("tiercel.spark_jobs.process.interpreter").freeze_startup_objects()
     have_workers_keep_their_connections()
+    if sys.platform == "linux":
+        have_workers_end_with_this_process()
     named = os.environ.get(_SOCKETS)
     folder = None if named is None else private_folder(named)
     if folder is not None:

@@ -81,6 +81,25 @@ finally:
     os.kill(child, signal.SIGKILL)
 """
 
+ORPHAN = """
+import os, signal, time
+from tiercel.spark_jobs.spark.python_daemon import have_workers_end_with_this_process
+reading, writing = os.pipe()
+if os.fork() == 0:
+    have_workers_end_with_this_process()
+    if os.fork() == 0:
+        os.write(writing, b"w")
+        time.sleep(60)
+        os._exit(0)
+    os.close(writing)
+    os.read(reading, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.close(writing)
+began = time.monotonic()
+os.wait()
+print(os.read(reading, 1), time.monotonic() - began < 30)
+"""
+
 RETURNS = """
 import os, sys
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
@@ -163,6 +182,10 @@ def test_what_it_imported_works_in_every_process_that_it_forks() -> None:
 
 def test_spark_sees_the_death_of_a_worker_whose_bolt_has_forked_a_process_that_lives_on() -> None:
     assert started(CHILDREN) == "b''\n"
+
+
+def test_a_worker_does_not_outlive_the_process_that_reads_what_it_prints() -> None:
+    assert started(ORPHAN) == "b'' True\n"
 
 
 @pytest.mark.parametrize("end", ["return", "sys.exit(0)", "raise ValueError"])
