@@ -151,7 +151,10 @@ class Tutor:
 
     def _end_run(self) -> None:
         if self._run is not None:
-            self._run.send_signal(signal.SIGINT)
+            # A run whose topology was killed ends by itself, perhaps just now: Python no longer
+            # handles a signal then.
+            if not self._last.startswith("tiercel kill"):
+                self._run.send_signal(signal.SIGINT)
             try:
                 assert self._run.wait(60) == 0, self.log()
             finally:
