@@ -169,8 +169,9 @@ def _refuse_hiding() -> None:
 def _refuse_colon(module: str) -> None:
     """Raise UsageError if the processes that a run starts cannot import a module of this folder."""
     here = str(Path.cwd())
-    is_here = module.partition(".")[0] in _modules_here()
-    if os.pathsep in here and sys.flags.safe_path and is_here:
+    if not (os.pathsep in here and sys.flags.safe_path):
+        return
+    if module.partition(".")[0] in _modules_here():
         raise UsageError(
             f"Spark could not find the module {module!r} in {here}: PYTHONPATH ends a name at "
             f"{os.pathsep!r}, and PYTHONSAFEPATH leaves out the current folder; rename the folder, "

@@ -306,11 +306,12 @@ def declare_queue(amqp_url: str, queue: WorkQueue, patience: timedelta = timedel
     with connected(address, "tiercel declare", patience) as connection:
         check_server(connection, address)
         refusal = look(connection, queue.name)
+        # An existing queue is not declared: if it is deleted now, that would make it without its
+        # dead-letter queue.
         if refusal is not None:
             if refusal.reply_code == RESOURCE_LOCKED:
                 return
             _declare_work_queue(connection, address, queue)
-        # A queue that was just deleted must not be declared without its dead-letter queue.
         bind(connection, address, queue.name, queue.bindings)
 
 

@@ -357,8 +357,8 @@ class Host:
         """Have tuples behind a long call given back; leave a process that has no memory left."""
         for task in self._tasks:
             task.give_back()
-        # Memory is tested one look after the error: by then, a tuple that needed too much has
-        # released it.
+        # Memory is tested one look after the error: by then, a tuple that needed too much memory
+        # has released it.
         asks, self._asks_memory = self._asks_memory, self._around.counting.tracebacks.take_lack()
         if not asks or self._leaves or _can_allocate(_SPARE_BYTES):
             return

@@ -221,7 +221,6 @@ def walk(world: World, pump: Pump, seed: int) -> None:
             with killed_after(chance.randint(0, EFFECTS), world.sealed):
                 for killed in tasks:
                     pump.work(killed)
-            world.forget()
             with_it = chance.sample(tasks, chance.randint(0, len(tasks)))
             die(world, pump, sorted({killed, *with_it}))
         if chance.random() < 0.7:
@@ -251,7 +250,8 @@ def die(world: World, pump: Pump, dead: list[int]) -> None:
         else:
             pump.attempts[task].close()
     pump.take_over(*dead)
-    # A sealed step was repeated: the same work is noted already, and other work has no effect.
+    # A step that was not sealed has no effect. One that was sealed has been repeated: the same work
+    # is noted already, and other work has no effect.
     world.forget()
 
 

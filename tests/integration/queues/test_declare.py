@@ -65,6 +65,7 @@ def is_ours(declared, queue):
 def test_a_new_queue_gets_a_dead_letter_queue_and_declaring_again_changes_nothing(amqp_url):
     queue = WorkQueue(name=unique(), retry=NO_WAIT)
     declare_queue(amqp_url, queue)
+    assert ready(amqp_url, queue.name) == ready(amqp_url, queue.dead) == 0
     first = read(amqp_url, queue)
     assert is_ours(first, queue)
     declare_queue(amqp_url, queue)
