@@ -174,7 +174,7 @@ def test_a_java_that_a_limit_stops_is_not_called_old() -> None:
     """The real JVM, with less address space than it reserves."""
     check = "from tiercel.spark_jobs.spark.session import check_versions; check_versions()"
     done = subprocess.run(
-        ["/bin/sh", "-c", f"ulimit -v 2500000; exec {sys.executable} -c '{check}'"],
+        ["/bin/sh", "-c", 'ulimit -v 2500000; exec "$@"', "sh", sys.executable, "-c", check],
         cwd=Path(__file__).parents[4],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
@@ -209,9 +209,9 @@ def test_a_process_that_java_cannot_start_from_is_told_so_in_one_line(
     tmp_path: Path, limit: str, folder: str, encoding: str, said: str
 ) -> None:
     (tmp_path / folder).mkdir()
-    command = f"ulimit -n {limit}; exec {sys.executable} -m tiercel check"
+    limited = f'ulimit -n {limit}; exec "$@"'
     ended = subprocess.run(
-        ["/bin/bash", "-c", command],
+        ["/bin/bash", "-c", limited, "bash", sys.executable, "-m", "tiercel", "check"],
         cwd=tmp_path / folder,
         env={
             **os.environ,
