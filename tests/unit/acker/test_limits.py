@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import pickle
 import random
 from collections import Counter
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.clock import Clock
@@ -163,10 +164,14 @@ def test_a_task_that_dies_again_and_again_does_not_lengthen_the_line():
 
 
 @given(rate=rates, jumps=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
+@example(rate=Rate(permits=4999), jumps=[1.0])
 def test_a_clock_that_jumps_gives_a_full_bucket_at_most_and_takes_no_more(rate, jumps):
     clock = Clock(1e9)
     limits = MemoryLimits(rate, clock)
-    full = int(rate.depth_us / rate.interval_us + 1e-3)
+    full = rate.depth_us / rate.interval_us
+    # Each permit moves a time by its interval, rounded to a double.
+    rounded = full * math.ulp(clock.now * 1e6) / 2
+    full = int(full + (rounded + 1) / rate.interval_us)
     for jump in jumps:
         drain(limits)
         clock.now += jump
