@@ -25,6 +25,7 @@ from tests.support.entered import Entered
 from tests.support.monitors import monitor
 from tests.support.prometheus import QUICKER, Prometheus
 from tests.support.servers import EMBEDDED
+from tests.support.staged import Part, Play, staged
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.acker.layout import topology_prefix
@@ -323,6 +324,16 @@ def test_two_topologies_on_one_queue_and_data_of_another_version(stack, alerts):
         stack.raises("TiercelUnreadable")
         client.delete(topology_prefix(another.name) + "metrics")
         client.hdel("tiercel:topologies", another.name)
+    stack.settles()
+
+
+def test_windows_that_stand_still(stack, alerts):
+    sums = Part(source="orders", tasks=1, held=40)
+    play = Play(name="standing", parts={"sums": sums}, silent_s=60)
+    with staged(stack.redis.url, play):
+        stack.raises("TiercelWindowsStand")
+    with closing(connect(stack.redis.url)) as client:
+        client.hdel("tiercel:topologies", play.name)
     stack.settles()
 
 

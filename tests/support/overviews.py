@@ -5,7 +5,8 @@ from __future__ import annotations
 from tiercel.acker.ledger import Census
 from tiercel.acker.metrics.contract import Counted
 from tiercel.workers.control.registry import Component, Edge, Graph
-from tiercel.workers.monitoring.health import ServerProblems, findings_of, graded
+from tiercel.workers.monitoring.findings import ServerProblems
+from tiercel.workers.monitoring.health import findings_of, graded
 from tiercel.workers.monitoring.overview import overview_of
 from tiercel.workers.monitoring.rows import Readings
 

@@ -5,6 +5,7 @@ the stage stands.
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from datetime import UTC, datetime, timedelta
 from tests.support.inboxes import parcel
 from tests.support.inboxes import put as append
 from tiercel import Bolt, QueueSpout, TopologyBuilder
+from tiercel.acker.inbox.contract import Holdings, OpenWindows
 from tiercel.acker.inbox.redis import RedisInboxes
+from tiercel.acker.layout import silent_key
 from tiercel.acker.metrics.contract import (
     ErrorReport,
     TraceReport,
@@ -22,14 +25,16 @@ from tiercel.acker.metrics.contract import (
     trace_counter,
 )
 from tiercel.acker.metrics.redis import RedisMetrics
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.scripts import RedisServers
 from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.presence import Holder, Lease, Presence, SpoutSeats
-from tiercel.workers.control.redis_control import RedisPresences
+from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry
 
 RUN = "run"
 _ROUND_S = 0.5
+_WATERMARK_US = 1_700_000_000_000_000
 _STARTED = datetime.now(UTC) - timedelta(hours=3, minutes=4)
 
 
@@ -43,6 +48,8 @@ class Part:
     failed: int = 0
     execute_ms: float = 1.0
     waiting: int = 0
+    # Tuples that windows of each task hold.
+    held: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +60,8 @@ class Play:
     parts: dict[str, Part] = field(default_factory=dict)
     acked: int = 18
     latency_ms: float = 900.0
+    # For how long the spout could send nothing when the stage was set up; 0: it can.
+    silent_s: float = 0.0
 
     def topology(self):
         builder = TopologyBuilder(self.name)
@@ -82,6 +91,11 @@ class Stage:
         self._inboxes = closed.enter_context(
             closing(RedisInboxes(RedisServers((redis_url,)), play.name))
         )
+        self._control = closed.enter_context(closing(RedisControl(redis_url, play.name)))
+        if play.silent_s:
+            since_ms = int(1_000 * (time.time() - play.silent_s))
+            with closing(connect(redis_url)) as client:
+                client.set(silent_key(play.name, "orders"), since_ms, px=5_000)
         self._tasks = {name: list(self._topology.task_ids(name)) for name in play.parts}
         every = [task for tasks in self._tasks.values() for task in tasks]
         self._inboxes.adopt(RUN, every)
@@ -102,10 +116,15 @@ class Stage:
         self._lease.take(Holder(driver="d", run=RUN, whereabouts=place(0)))
         pending = Presence(active=True, pending=250, oldest_s=13.0)
         self._seats.report("worker", 1, pending, by_force=True)
+        if self._play.silent_s:
+            self._control.note_silent("orders")
         counts = {("orders", 1): self._spout_counts()}
         for name, part in self._play.parts.items():
             tasks = self._tasks[name]
-            self._inboxes.beat(RUN, dict.fromkeys(tasks, 1), {}, place(2 + tasks[0] % 4).packed())
+            at = place(2 + tasks[0] % 4).packed()
+            windows = OpenWindows(number=1, tuples=part.held, watermark_us=_WATERMARK_US)
+            held = dict.fromkeys(tasks, Holdings(windows=windows)) if part.held else {}
+            self._inboxes.beat(RUN, dict.fromkeys(tasks, 1), {}, at, held)
             counts |= {(name, task): self._bolt_counts(part) for task in tasks}
             if part.failed and self._rounds % 4 == 0:
                 self._raise(name, tasks[0])

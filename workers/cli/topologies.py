@@ -42,7 +42,7 @@ from tiercel.workers.control.steering import Standing, Steering
 from tiercel.workers.errors import UsageError
 from tiercel.workers.lifecycle import on_signals
 from tiercel.workers.monitoring import screen
-from tiercel.workers.monitoring.health import Grade
+from tiercel.workers.monitoring.findings import Grade
 from tiercel.workers.monitoring.overview import each_once
 from tiercel.workers.monitoring.tables import TOPOLOGIES, when
 from tiercel.workers.monitoring.watcher import Addresses, Look, Survey, Surveyor, Watcher

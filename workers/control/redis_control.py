@@ -146,9 +146,33 @@ class RedisControl:
         return frozenset(name.decode() for name in found)
 
     def note_silent(self, spout: str) -> None:
-        """Note, for a few seconds, that a task of a spout can send nothing."""
-        words = ("SET", silent_key(self._topology, spout), "", "PX", _SILENT_LASTS_MS)
-        self._server.command(*words, verb="note that a spout can send nothing").perform()
+        """Note, for a few seconds, that a task of a spout can send nothing; a note that still
+        stands keeps its time.
+        """
+        key, verb = silent_key(self._topology, spout), "note that a spout can send nothing"
+        words = ("SET", key, int(time.time() * 1000), "NX", "PX", _SILENT_LASTS_MS)
+        self._server.perform(
+            [
+                self._server.command(*words, verb=verb),
+                self._server.command("PEXPIRE", key, _SILENT_LASTS_MS, verb=verb),
+            ]
+        )
+
+    def silent_since(self, spouts: Sequence[str]) -> dict[str, datetime]:
+        """Return the spouts that can send nothing, each with the time of its first note, aware,
+        UTC.
+        """
+        if not spouts:
+            return {}
+        words = ("MGET", *(silent_key(self._topology, spout) for spout in spouts))
+        verb = "look which spouts can send nothing"
+        found = self._server.command(*words, read=list, verb=verb).perform()
+        # An older version notes no time.
+        return {
+            spout: datetime.fromtimestamp(int(since_ms) / 1000, UTC)
+            for spout, since_ms in zip(spouts, found, strict=True)
+            if since_ms is not None and since_ms.isdigit()
+        }
 
     def paused_since(self) -> dict[str, datetime]:
         """Return the paused bolts with the times of the orders, aware, UTC."""

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from tiercel.acker.metrics.contract import RETRY_LATER
 from tiercel.workers.control.contract import State
-from tiercel.workers.monitoring.health import OF_SERVERS, FindingKind
+from tiercel.workers.monitoring.findings import OF_SERVERS, FindingKind
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.watcher import Look, Watcher
 
@@ -85,6 +85,11 @@ _GROUPS = (
             ("tiercel_spout_pending", "pending", "Trees in flight"),
             ("tiercel_spout_oldest_pending_seconds", "oldest_s", "Age of the oldest pending tree"),
             ("tiercel_spout_messages_in_back_off", "in_back_off", "Failed messages in back-off"),
+            (
+                "tiercel_spout_silent_seconds",
+                "silent_s",
+                "How long a spout has been able to send nothing; 0 if it can",
+            ),
             ("tiercel_spout_tasks", "tasks", "Tasks of a spout"),
             ("tiercel_spout_tasks_running", "running", "Tasks of a spout that have a worker"),
         ),

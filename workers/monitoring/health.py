@@ -6,17 +6,24 @@ Pure, but for ``HealthMemory``, which remembers since when a finding stands.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Self
 
-from tiercel.acker.metrics.contract import RETRY_LATER
+from tiercel.acker.metrics.contract import RETRY_LATER, WINDOWS_CLOSED
 from tiercel.queues.nouns import counted
 from tiercel.workers.control.contract import State
+from tiercel.workers.monitoring.findings import (
+    UNKNOWN_HEALTH,
+    Finding,
+    FindingKind,
+    Grade,
+    Health,
+    ServerProblems,
+)
 from tiercel.workers.monitoring.overview import NOT_RUNNING, Overview
 from tiercel.workers.monitoring.rows import REPORT_S, BoltRow, Load
 from tiercel.workers.monitoring.tables import (
@@ -28,7 +35,6 @@ from tiercel.workers.monitoring.tables import (
     tasks_named,
     tuples_in,
     waiting_in_words,
-    when,
     working,
 )
 
@@ -51,6 +57,8 @@ _NEAR = 0.8
 _HELD_BACK = 0.4
 # Fewer latencies have no meaningful p99.
 _ENOUGH_LATENCIES = 20
+# The log waits as long before it says that windows stand still.
+_SILENT_S = 30.0
 # A loss cannot be undone: after a day it is no news.
 _LOSS_SHOWN_S = 86_400.0
 # Findings that one reading may see by chance must last this long before they are reported.
@@ -58,143 +66,6 @@ _MOMENT_S = 1.0
 _RECONNECT_S = 10.0
 # The reason of a tuple that a bolt postponed, as ``RetryLater`` formats it.
 _POSTPONED = re.compile(r"(?:\w+\[\d+\]: )?(?:flush: )?\w+: again after [\d.e+]+ s")
-
-
-class Grade(enum.Enum):
-    """Grade of a topology, and level of a finding."""
-
-    WELL = "well"
-    # It works, but something needs attention.
-    STRAINED = "strained"
-    # Processes or servers are missing, or nothing completes.
-    ILL = "ill"
-    # It is deactivated or killed by order, or nothing of it is known.
-    RESTING = "resting"
-
-    @property
-    def label(self) -> str:
-        """The name of the level in metrics and JSON."""
-        return "in_trouble" if self is Grade.ILL else self.value
-
-
-class FindingKind(enum.Enum):
-    """Everything that can be wrong, with its level; the names are stable."""
-
-    _value_: str
-    level: Grade
-
-    def __new__(cls, name: str, level: Grade) -> Self:
-        kind = object.__new__(cls)
-        kind._value_ = name
-        kind.level = level
-        return kind
-
-    REDIS_AWAY = "redis_away", Grade.ILL
-    REDIS_FULL = "redis_full", Grade.ILL
-    RABBITMQ_AWAY = "rabbitmq_away", Grade.ILL
-    RABBITMQ_BLOCKED = "rabbitmq_blocked", Grade.ILL
-    UNREADABLE = "unreadable", Grade.ILL
-    NOTHING_RUNS = "nothing_runs", Grade.ILL
-    NO_DRIVER = "no_driver", Grade.ILL
-    NO_EXECUTOR = "no_executor", Grade.ILL
-    SPOUT_WITHOUT_WORKER = "spout_without_worker", Grade.ILL
-    TASK_WITHOUT_PROCESS = "task_without_process", Grade.ILL
-    NO_CONSUMERS = "no_consumers", Grade.ILL
-    OVERDUE = "overdue", Grade.ILL
-    NOTHING_ACKED = "nothing_acked", Grade.ILL
-    ALL_FAIL = "all_fail", Grade.ILL
-    FAILING = "failing", Grade.STRAINED
-    TIMEOUTS = "timeouts", Grade.STRAINED
-    RETRY_LATER = "retry_later", Grade.STRAINED
-    IN_BACK_OFF = "in_back_off", Grade.STRAINED
-    NEAR_TIMEOUT = "near_timeout", Grade.STRAINED
-    BOTTLENECK = "bottleneck", Grade.STRAINED
-    BEHIND = "behind", Grade.STRAINED
-    LONG_CALL = "long_call", Grade.STRAINED
-    BOLT_PAUSED = "bolt_paused", Grade.STRAINED
-    DEAD_LETTERS = "dead_letters", Grade.STRAINED
-    STATES_LOST = "states_lost", Grade.STRAINED
-
-
-# Known even while Redis does not answer.
-OF_SERVERS = frozenset(
-    {
-        FindingKind.REDIS_AWAY,
-        FindingKind.REDIS_FULL,
-        FindingKind.RABBITMQ_AWAY,
-        FindingKind.RABBITMQ_BLOCKED,
-        FindingKind.UNREADABLE,
-    }
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """One thing that is wrong."""
-
-    kind: FindingKind
-    # One sentence, or the rest of one that begins with the component.
-    reason: str
-    # The component that has it; None: the topology as a whole.
-    component: str | None = None
-    queue: str | None = None
-    # Aware, UTC; None: not known, because it stood at the first reading.
-    since: datetime | None = None
-    # How long it has lasted by the counts alone, in seconds.
-    age_s: float = field(default=0.0, compare=False)
-    # How long readings must see it before it is reported.
-    lasts_s: float = field(default=0.0, compare=False)
-
-    @property
-    def level(self) -> Grade:
-        """``ILL`` or ``STRAINED``."""
-        return self.kind.level
-
-    @property
-    def sentence(self) -> str:
-        """The whole sentence, with the time since which it stands."""
-        who = "" if self.component is None else f"{self.component} "
-        since = "" if self.since is None else f" (since {when(self.since)})"
-        return f"{who}{self.reason}{since}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Health:
-    """The health of a topology."""
-
-    grade: Grade
-    # The badge: one or two words.
-    badge: str
-    # Worst first.
-    findings: tuple[Finding, ...] = ()
-
-    @property
-    def worst(self) -> Grade:
-        """``ILL``, ``STRAINED`` or, without a finding, ``WELL``."""
-        return self.findings[0].level if self.findings else Grade.WELL
-
-
-UNKNOWN_HEALTH = Health(grade=Grade.RESTING, badge="?")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerProblems:
-    """Problems of a topology's servers, each in one sentence; None: the server is well."""
-
-    redis: str | None = None
-    # Redis answers, and takes no new data.
-    full: str | None = None
-    rabbitmq: str | None = None
-    # RabbitMQ answers, and takes no messages.
-    blocked: str | None = None
-    # Redis answers, but this topology's data in it cannot be decoded: the sentence is ``redis``.
-    unreadable: bool = False
-
-    @property
-    def lines(self) -> list[str]:
-        """The problems, as views show them."""
-        found = (self.redis, self.full, self.rabbitmq, self.blocked)
-        return [problem for problem in found if problem]
 
 
 class HealthMemory:
@@ -246,7 +117,9 @@ def findings_of(seen: Overview | None, problems: ServerProblems) -> Iterator[Fin
                 ),
             )
     else:
-        for find in (_paused, _missing, _stalled, _late, _busy, _awaited, _failing, _held):
+        for find in (_paused, _missing, _stalled, _standing, _late):
+            yield from find(seen)
+        for find in (_busy, _awaited, _failing, _held):
             yield from find(seen)
     yield from _left(seen)
 
@@ -303,7 +176,12 @@ def _ready(seen: Overview) -> int:
 
 def _held_up(seen: Overview) -> set[str]:
     """Return the components whose tuples may wait for a paused bolt: it, and all before it."""
-    found = {bolt.name for bolt in seen.bolts if bolt.paused}
+    return _with_sources(seen, {bolt.name for bolt in seen.bolts if bolt.paused})
+
+
+def _with_sources(seen: Overview, components: AbstractSet[str]) -> set[str]:
+    """Return these components, and all whose tuples lead to them."""
+    found = set(components)
     size = -1
     while size != len(found):
         size = len(found)
@@ -395,6 +273,29 @@ def _nothing_acked(seen: Overview, waiting: int) -> Iterator[Finding]:
             age_s=quiet_s if lately.emitted_before else 0.0,
             lasts_s=0.0 if lately.emitted_before else _MOMENT_S,
         )
+
+
+def _standing(seen: Overview) -> Iterator[Finding]:
+    """Find windows that stand still because a spout can send nothing: event time follows tuples."""
+    silent_s = {each.name: each.silent_s for each in seen.spouts if each.silent_s >= _SILENT_S}
+    if not silent_s or not seen.active:
+        return
+    for row in seen.windows:
+        # Without a watermark, the clock closes the windows.
+        if not row.held or row.watermark is None or seen.lately.of(row.name)[WINDOWS_CLOSED]:
+            continue
+        if spouts := sorted(silent_s.keys() & _with_sources(seen, {row.name})):
+            yield Finding(
+                kind=FindingKind.WINDOWS_STAND,
+                reason=(
+                    f"holds {counted(row.held, 'tuple')} in windows that stand still, as "
+                    f"{' and '.join(spouts)} can send nothing: it has all the messages that it may "
+                    "hold (raise its prefetch, add spout workers, or make the windows shorter), or "
+                    "no connection to RabbitMQ"
+                ),
+                component=row.name,
+                age_s=max(silent_s[spout] for spout in spouts),
+            )
 
 
 def _late(seen: Overview) -> Iterator[Finding]:

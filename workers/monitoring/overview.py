@@ -187,6 +187,9 @@ class SpoutRow:
     oldest_s: float
     # Failed messages that it now holds until their back-off is over.
     in_back_off: int
+    # How long it has been able to send nothing: it is deactivated or cut off from RabbitMQ, or
+    # windows hold all the messages that it may have. 0: it can send.
+    silent_s: float
     last_error: ErrorReport | None
 
     @property
@@ -473,6 +476,7 @@ def state_of(readings: Readings) -> str:
 def _spout(component: Component, readings: Readings, last_error: ErrorReport | None) -> SpoutRow:
     counts = total_of(readings.counted.counts, component.name)
     present = [readings.present[task] for task in component.tasks if task in readings.present]
+    silent_since = readings.silent.get(component.name, readings.at)
     return SpoutRow(
         name=component.name,
         tasks=len(component.tasks),
@@ -485,6 +489,7 @@ def _spout(component: Component, readings: Readings, last_error: ErrorReport | N
         pending=sum(presence.pending for presence in present),
         oldest_s=max([0.0, *(presence.oldest_s for presence in present)]),
         in_back_off=sum(presence.in_back_off for presence in present),
+        silent_s=max(0.0, (readings.at - silent_since).total_seconds()),
         last_error=last_error,
     )
 

@@ -85,6 +85,8 @@ class Readings:
     states_lost: Mapping[str, datetime] = field(default_factory=dict)
     # Paused bolt to the time of the order.
     paused: Mapping[str, datetime] = field(default_factory=dict)
+    # Spout that can send nothing to the time since which it cannot.
+    silent: Mapping[str, datetime] = field(default_factory=dict)
     # Aware, UTC.
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 

@@ -18,7 +18,7 @@ from tiercel.acker.metrics.contract import ErrorReport, Window
 from tiercel.queues.broker.depths import LAG_S
 from tiercel.workers.errors import UsageError
 from tiercel.workers.monitoring import tables
-from tiercel.workers.monitoring.health import Grade, Health
+from tiercel.workers.monitoring.findings import Grade, Health
 from tiercel.workers.monitoring.overview import AckerRow, Overview, Own, QueueRow
 from tiercel.workers.monitoring.watcher import Addresses, Look, Survey, Watcher
 from tiercel.workers.terminal import cell

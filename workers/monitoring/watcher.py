@@ -43,7 +43,8 @@ from tiercel.workers.control.presence import Lease, SpoutSeats
 from tiercel.workers.control.redis_control import RedisControl, RedisPresences
 from tiercel.workers.control.registry import Registry, TopologyNote
 from tiercel.workers.errors import UsageError
-from tiercel.workers.monitoring.health import UNKNOWN_HEALTH, Health, HealthMemory, ServerProblems
+from tiercel.workers.monitoring.findings import UNKNOWN_HEALTH, Health, ServerProblems
+from tiercel.workers.monitoring.health import HealthMemory
 from tiercel.workers.monitoring.overview import SINK, SOURCE, Overview, Own, QueueRow, overview_of
 from tiercel.workers.monitoring.rows import PER_SECOND, Readings, inboxes_in
 
@@ -321,6 +322,7 @@ class TopologyReader:
             killed=holder is None and self._control.was_killed(),
             states_lost=_states_lost(totals),
             paused=self._control.paused_since(),
+            silent=self._control.silent_since([each.name for each in note.graph.spouts]),
         )
         return overview_of(note.name, readings)
 

@@ -215,6 +215,7 @@ BREAKS: Mapping[str, tuple[str, Series]] = {
         {of("tiercel_bolt_waiting_tuples", bolt="b"): then(200, 201, grows=1)},
     ),
     "a bolt stays paused": ("TiercelBoltPaused", {of("tiercel_bolt_paused", bolt="b"): then(0, 1)}),
+    "windows stand still": ("TiercelWindowsStand", {health("windows_stand"): then(0, 1)}),
     "the monitor ends": (
         "TiercelMonitorGone",
         {**vanished(), 'up{job="tiercel"}': then(1, 0)},

@@ -1,7 +1,9 @@
 """``tiercel pause`` and ``resume``, and how status and metrics show a paused bolt."""
 
 import json
+import time
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -95,3 +97,20 @@ def test_spouts_that_are_silent_or_without_a_worker_send_nothing(redis_url):
         control.pause("work")
         assert _paused(client, topology) == {"events", "work"}
         assert 3_000 < client.pttl(silent_key(topology.name, "events")) <= 5_000
+
+
+def test_a_spout_that_stays_silent_has_been_so_since_its_first_note(redis_url):
+    name = unique("silent")
+    with closing(RedisControl(redis_url, name)) as control, connect(redis_url) as client:
+        assert control.silent_since(["events", "others"]) == {}
+        control.note_silent("events")
+        [since] = control.silent_since(["events", "others"]).values()
+        assert timedelta(0) <= datetime.now(UTC) - since < timedelta(seconds=30)
+        time.sleep(0.01)
+        client.pexpire(silent_key(name, "events"), 2_000)
+        control.note_silent("events")
+        assert control.silent_since(["events", "others"]) == {"events": since}
+        assert client.pttl(silent_key(name, "events")) > 3_000
+        client.set(silent_key(name, "others"), "")
+        assert control.silent_since(["others"]) == {}, "a worker of an older version"
+        assert control.silent_since([]) == {}

@@ -15,11 +15,12 @@ import pytest
 from prometheus_client import generate_latest
 from typer.testing import CliRunner
 
-from tests.support.broker import put
+from tests.support.broker import put, unique
 from tests.support.monitors import monitor
 from tests.support.presences import renewed
 from tests.support.proxy import Proxy
 from tests.support.ran import ran
+from tests.support.staged import Part, Play, staged
 from tests.support.waiting import wait_until
 from tiercel import BasicBolt, Config, QueueSpout, TopologyBuilder
 from tiercel.acker.metrics.contract import Window
@@ -158,6 +159,28 @@ def test_a_message_is_overdue_when_it_is_in_flight_for_longer_than_it_may_be(
         with renewed(lambda: seats.report("worker", 1, presence)):
             _, said = found(name, "--redis", redis_url)
     assert ("overdue" in kinds(said)) == is_overdue
+
+
+def test_windows_that_stand_still_are_in_trouble_everywhere(redis_url, amqp_url):
+    name = unique("standing")
+    sums = Part(source="orders", tasks=1, held=40)
+    play = Play(name=name, parts={"sums": sums}, silent_s=60)
+    with (
+        staged(redis_url, play),
+        closing(Watcher(Addresses(redis_urls=(redis_url,), amqp_url=amqp_url))) as watcher,
+    ):
+        code, said = found(name, "--redis", redis_url)
+        metrics = generate_latest(TiercelCollector(watcher)).decode()
+    assert (code, said["health"]) == (2, "in_trouble")
+    [finding] = [each for each in said["findings"] if each["kind"] == "windows_stand"]
+    assert (finding["component"], finding["level"]) == ("sums", "in_trouble")
+    assert finding["reason"].startswith("holds 40 tuples in windows that stand still, as orders ")
+    assert finding["since"] is not None
+    mine = [line for line in metrics.splitlines() if f'topology="{name}"' in line]
+    [silent] = [line for line in mine if line.startswith("tiercel_spout_silent_seconds{")]
+    assert 50 < float(silent.split()[-1]) < 600
+    [standing] = [line for line in mine if 'kind="windows_stand"' in line]
+    assert standing.endswith(" 1.0")
 
 
 def test_a_server_that_is_away_or_full_is_named_everywhere(alone):

@@ -12,7 +12,7 @@ from nicegui import ui
 
 from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.monitoring import tables
-from tiercel.workers.monitoring.health import Grade
+from tiercel.workers.monitoring.findings import Grade
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.rows import TaskRow
 from tiercel.workers.monitoring.tables import (

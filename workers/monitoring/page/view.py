@@ -21,7 +21,7 @@ from tiercel.acker.metrics.contract import Window
 from tiercel.spark_jobs.logs.formatters import printable
 from tiercel.workers.control.contract import State
 from tiercel.workers.monitoring import tables
-from tiercel.workers.monitoring.health import Finding, Grade, Health
+from tiercel.workers.monitoring.findings import Finding, Grade, Health
 from tiercel.workers.monitoring.overview import Overview
 from tiercel.workers.monitoring.page import dialogs, sections
 from tiercel.workers.monitoring.page.actions import Actions, TokenPrompt

@@ -21,7 +21,7 @@ from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import Component, Edge, Graph
 from tiercel.workers.monitoring.exposition import TiercelCollector
-from tiercel.workers.monitoring.health import (
+from tiercel.workers.monitoring.findings import (
     OF_SERVERS,
     FindingKind,
     ServerProblems,

@@ -15,13 +15,8 @@ from tiercel.spark_jobs.whereabouts import Whereabouts
 from tiercel.workers.control.contract import State
 from tiercel.workers.control.presence import Presence
 from tiercel.workers.control.registry import Component, Edge, Graph
-from tiercel.workers.monitoring.health import (
-    OF_SERVERS,
-    FindingKind,
-    Grade,
-    HealthMemory,
-    ServerProblems,
-)
+from tiercel.workers.monitoring.findings import OF_SERVERS, FindingKind, Grade, ServerProblems
+from tiercel.workers.monitoring.health import HealthMemory
 
 EDGES = (edge("lines", "split"),)
 PRESENT = {1: Presence(active=True, pending=0)}
@@ -442,6 +437,59 @@ def test_messages_that_windows_hold_need_no_ack(oldest_s, emitted, found):
     holding = inbox(tuples=45, oldest_s=oldest_s, windows=OpenWindows(number=1, tuples=45))
     seen = outage(slots=given, inboxes={2: holding}, in_flight_limit_s=30.0)
     assert kinds(health_of(seen)) == found
+
+
+def standing(*, held=45, silent_s=40.0, watermark_us=1_709_209_800_000_000, **changed):
+    """A windowed bolt behind a spout that has been full for this long."""
+    windows = OpenWindows(number=1, tuples=held, watermark_us=watermark_us)
+    since = NOW - timedelta(seconds=silent_s)
+    holding = inbox(tuples=held, oldest_s=90.0, windows=windows)
+    given = {"at": NOW, "inboxes": {2: holding}, "silent": {"lines": since}}
+    return running(**{**given, **changed})
+
+
+def test_windows_that_wait_for_a_spout_that_can_send_nothing_are_trouble_of_their_own():
+    health = HealthMemory().judge(standing(), ServerProblems(), NOW)
+    assert (health.grade, kinds(health)) == (Grade.ILL, ["windows_stand"])
+    [finding] = health.findings
+    assert (finding.component, finding.since) == ("split", NOW - timedelta(seconds=40))
+    assert finding.reason == (
+        "holds 45 tuples in windows that stand still, as lines can send nothing: it has all the "
+        "messages that it may hold (raise its prefetch, add spout workers, or make the windows "
+        "shorter), or no connection to RabbitMQ"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"silent": {}},
+        {"silent_s": 20.0},
+        {"held": 0},
+        {"watermark_us": None},
+        {"slots": slots({"split": {"windows_closed": 1}})},
+        {"state": State.DEACTIVATED},
+    ],
+    ids=["it sends", "for a moment", "none held", "the clock closes them", "closing", "by order"],
+)
+def test_windows_that_close_in_time_do_not_stand(changed):
+    assert "windows_stand" not in kinds(health_of(standing(**changed)))
+
+
+def test_windows_stand_for_a_spout_behind_other_bolts_too():
+    edges = (edge("lines", "split"), edge("split", "sums"), edge("others", "rest"))
+    seen = overview(
+        *edges,
+        spouts=("lines", "others"),
+        present=PRESENT,
+        driver=True,
+        at=NOW,
+        inboxes={2: inbox(windows=OpenWindows(number=1, tuples=4, watermark_us=1))},
+        silent={"lines": NOW - timedelta(minutes=2)},
+    )
+    # All bolts of this graph have the same task.
+    found = [each for each in health_of(seen).findings if each.kind.value == "windows_stand"]
+    assert [each.component for each in found] == ["split", "sums"]
 
 
 def test_a_message_that_comes_after_a_quiet_hour_is_no_trouble_while_it_is_worked_on():

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from tiercel.acker.metrics.contract import Window
-from tiercel.workers.monitoring.health import ServerProblems
+from tiercel.workers.monitoring.findings import ServerProblems
 from tiercel.workers.monitoring.sampler import FINE, KEPT, STEP, History, Sample, Sampler
 from tiercel.workers.monitoring.watcher import Look
 

@@ -40,7 +40,7 @@ from tiercel.workers.control.presence import ExecutorReport
 from tiercel.workers.control.registry import graph_of
 from tiercel.workers.control.steering import Standing
 from tiercel.workers.monitoring import screen, tables
-from tiercel.workers.monitoring.health import Grade, Health, ServerProblems
+from tiercel.workers.monitoring.findings import Grade, Health, ServerProblems
 from tiercel.workers.monitoring.overview import (
     AckerRow,
     Overview,
@@ -175,6 +175,7 @@ BUSY = Overview(
             pending=12_000,
             oldest_s=123.4,
             in_back_off=1_234,
+            silent_s=0.0,
             last_error=None,
         ),
     ),
