@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import chain
 from typing import Any, Literal
 
 from tiercel.acker.errors import AckerError
@@ -352,8 +353,9 @@ def _check_component(scope: _Scope, broker: _CheckedBroker, name: str) -> Iterat
             needed=topology.windows_need,
             configured=topology.config.consumer_timeout,
         )
-        yield from _guarded(f"queue {queue.name}", _check_queue(broker, queue))
-        yield from _guarded(f"queue {queue.name}", _check_readers(scope, broker, queue))
+        # A queue that cannot be looked at is one fault: its readers are not asked for then.
+        checks = chain(_check_queue(broker, queue), _check_readers(scope, broker, queue))
+        yield from _guarded(f"queue {queue.name}", checks)
     elif isinstance(spec, BoltSpec) and isinstance(spec.bolt, QueueSink):
         yield from _guarded(f"bolt {name}", _check_sink(broker, name, spec.bolt))
 

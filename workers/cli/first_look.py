@@ -40,7 +40,8 @@ _CHANGES = (
     (r"\A(#[^\n]*\n)+\n", ""),
     # The build: a project has no source code of tiercel.
     (r"(?m)^  build:\n(    .*\n)+", ""),
-    # Prometheus and Grafana, which mount files of the checkout.
+    # Prometheus and Grafana, which mount files of the checkout. The volume of Grafana's password
+    # stays: without it, a later start would find that role incomplete, and draw all passwords anew.
     (r"(?ms)^  # These two with:.*?(?=^  # The viewer of traces)", ""),
     (r"(?m)^  prometheus:\n  grafana:\n", ""),
 )

@@ -255,6 +255,12 @@ def test_a_stream(checked, name, amqp_url):
     the(checked(), "error", f"queue {name}", "is a stream")
 
 
+def test_a_queue_that_another_connection_has_for_itself(checked, name, amqp_url):
+    with plain_channel(amqp_url) as channel:
+        channel.queue_declare(name, exclusive=True)
+        the(checked(), "error", f"queue {name}", "is exclusive: it belongs to another connection")
+
+
 def test_a_queue_that_is_deleted_without_consumers(checked, name, amqp_url, shared_rabbitmq):
     declare_queue(amqp_url, WorkQueue(name=name))
     set_policy(shared_rabbitmq, name, f"^{name}$", {"expires": 900_000})
