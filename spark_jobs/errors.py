@@ -31,6 +31,7 @@ SparkJobsError
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from functools import partial
 
@@ -188,3 +189,22 @@ def shown_bytes(size: int) -> str:
 
 # Ends a message about a tuple without a key.
 NAME_IDENTITY = "publish each message with the id or header that QueueSpout(identity=…) names"
+
+
+# Exit codes above this number are of a signal.
+_BY_SIGNAL = 128
+
+
+def how_jvm_ended(code: int) -> str:
+    """Return how Spark's JVM ended and where to read on; ``code`` is ``Popen.returncode``."""
+    # A JVM that obeys a signal ends with an exit code, as a shell does.
+    number = -code if code < 0 else code - _BY_SIGNAL
+    where = "its last lines, with the event spark_output, are before this one"
+    if number == signal.SIGKILL:
+        return (
+            "Spark's JVM was killed by SIGKILL: if nobody did it, the machine was short of memory "
+            "(dmesg says so)"
+        )
+    if number in set(signal.Signals):
+        return f"Spark's JVM was ended by {signal.Signals(number).name}: {where}"
+    return f"Spark's JVM has ended with exit code {code}: {where}"

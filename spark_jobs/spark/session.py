@@ -27,7 +27,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
-from tiercel.spark_jobs.errors import SparkEndedError, SparkUnavailableError
+from tiercel.spark_jobs.errors import SparkEndedError, SparkUnavailableError, how_jvm_ended
 from tiercel.spark_jobs.spark.executors import (
     FIRST_STEADY_S,
     STEADY_S,
@@ -405,11 +405,8 @@ def _check_ended(process: subprocess.Popen[bytes] | None) -> None:
     if process is None:
         return
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_ENDS_WITHIN_S)
-        raise SparkEndedError(
-            "Spark's JVM has ended: was it killed, because the machine was short of memory? "
-            "Messages wait meanwhile"
-        )
+        code = process.wait(_ENDS_WITHIN_S)
+        raise SparkEndedError(f"{how_jvm_ended(code)}. Messages wait meanwhile")
 
 
 def _forget_jvm() -> None:

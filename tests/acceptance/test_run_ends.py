@@ -92,7 +92,7 @@ def test_a_jvm_that_is_killed_is_one_line_and_another_one_goes_on(desk):
         desk.tiercel("publish", "lines", "text")
         wait_until(lambda: desk.log.count("heard ") > 100, 300, "the work to go on")
         [ended] = desk.events("spark_ended")
-        assert ended["message"].startswith("Spark's JVM has ended: was it killed")
+        assert ended["message"].startswith("Spark's JVM was killed by SIGKILL: ")
         assert not [line for line in desk.log.splitlines() if not line.startswith("{")]
         assert ended["message"].endswith("; starting another one")
         assert not desk.events("child_died")

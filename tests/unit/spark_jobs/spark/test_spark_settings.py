@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tiercel.spark_jobs.errors import SparkUnavailableError
+from tiercel.spark_jobs.errors import SparkUnavailableError, how_jvm_ended
 from tiercel.spark_jobs.spark import settings as spark_settings
 from tiercel.spark_jobs.spark.session import cause_of, check_versions, reachable_here
 from tiercel.spark_jobs.spark.settings import (
@@ -246,3 +246,18 @@ def test_a_machine_whose_name_has_no_address_is_reached_by_loopback(
     assert "SPARK_LOCAL_IP" not in os.environ
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.9")
     assert given("local") == os.environ["SPARK_LOCAL_IP"] == "127.0.0.9"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("kill -9 $$", "was killed by SIGKILL: if nobody did it, the machine was short of memory"),
+        ("kill -6 $$", "was ended by SIGABRT: its last lines"),
+        ("exit 143", "was ended by SIGTERM: its last lines"),
+        ("exit 52", "has ended with exit code 52: its last lines"),
+        ("exit 0", "has ended with exit code 0: its last lines"),
+    ],
+)
+def test_a_jvm_that_has_ended_is_told_by_its_exit_code_or_signal(command, says):
+    code = subprocess.run(["sh", "-c", command], check=False).returncode
+    assert how_jvm_ended(code).startswith(f"Spark's JVM {says}")
