@@ -173,7 +173,10 @@ class RedisLedger(Ledger):
         parts = []
         for shard, keys in enumerate(self._keys):
             url = self._spec.urls[shard % len(self._spec.urls)]
-            with connect(url, keys.mark) as client, translated("take a census of the ledger"):
+            with (
+                connect(url, keys.mark) as client,
+                translated("take a census of the ledger", client),
+            ):
                 parts.append(_census(client, keys))
         return Census(
             pending=sum(part.pending for part in parts),

@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from tiercel.acker.errors import RedisRefusedError, RedisVersionError
 from tiercel.acker.layout import shard_prefix, topology_prefix
-from tiercel.acker.redis.errors import shown, translated
+from tiercel.acker.redis.errors import PlacedClient, shown, translated
 from tiercel.acker.redis.pool import Form, Pool, RedisAddress, following_pool
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyD
 _pools_lock = threading.Lock()
 
 
-class _Redis(redis.Redis):
+class _Redis(PlacedClient):
     """A client that closes the idle connections of its pool if it is the pool's last user.
 
     redis-py's ``close`` leaves a pool that was passed in open, and the garbage collector warns
@@ -93,6 +93,7 @@ def connect(
         if pool is None:
             pool = _pools[kind] = _pool(address, key, socket_timeout, retries)
         client = _Redis(connection_pool=pool)
+        client.place = place_of(url)
         _users.setdefault(pool, WeakSet()).add(client)
         return client
 
@@ -204,7 +205,7 @@ def evictions(
         url = urls[shard % len(urls)]
         with (
             connect(url, shard_prefix(topology, shard)) as client,
-            translated("ask Redis for its maxmemory-policy"),
+            translated("ask Redis for its maxmemory-policy", client),
         ):
             policy = _evicting(client)
         lost = f", and with them the state of {', '.join(stateful)};"
@@ -229,7 +230,7 @@ def is_full(client: redis.Redis) -> bool:
 
     Raises RedisUnavailableError.
     """
-    with translated("ask Redis for its memory"):
+    with translated("ask Redis for its memory", client):
         try:
             info = client.info("memory")
         except exceptions.NoPermissionError:
@@ -280,7 +281,7 @@ def look_at_server(client: redis.Redis) -> ServerView:
     """Return what a server says about itself. Raises RedisRefusedError, RedisUnavailableError,
     RedisVersionError.
     """
-    with translated("look at Redis"):
+    with translated("look at Redis", client):
         client.ping()
         check_version(client)
         info = _told(client.info) or {}
@@ -306,7 +307,7 @@ def forbidden_commands(url: str, key: str) -> list[str]:
     Raises RedisRefusedError if it may not run scripts, or not on this key; RedisUnavailableError.
     """
     source = resources.files("tiercel.acker.redis").joinpath("lua/forbidden.lua")
-    with connect(url, key) as client, translated(f"use the key {key}"):
+    with connect(url, key) as client, translated(f"use the key {key}", client):
         found: Any = client.eval(source.read_text("utf-8"), 1, key, *CALLS)
     return [name.decode() for name in found]
 

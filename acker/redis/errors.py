@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import redis
 from redis import exceptions
 
 from tiercel.acker.errors import (
@@ -164,11 +165,18 @@ class RefusalPatience:
 REFUSALS = RefusalPatience()
 
 
+class PlacedClient(redis.Redis):
+    """A client that knows its server's host and port, which an error may have to name."""
+
+    place = ""
+
+
 @contextmanager
-def translated(verb: str, place: str = "") -> Iterator[None]:
-    """Translate errors of the client into ours, "cannot ``verb``: …", with host and port if
-    ``place`` gives them. No message shows a password.
+def translated(verb: str, server: str | redis.Redis) -> Iterator[None]:
+    """Translate errors of the client into ours, "cannot ``verb``: …", with host and port of the
+    ``server``, which is named by them or by its client. No message shows a password.
     """
+    place = server if isinstance(server, str) else getattr(server, "place", "")
     try:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException) as error:

@@ -134,7 +134,7 @@ def _paused(client: Any, topology: Topology) -> frozenset[str]:
     name, spouts = topology.name, list(topology.spouts)
     tasks = [task for spout in spouts for task in topology.task_ids(spout)]
     with (
-        translated("look which bolts are paused"),
+        translated("look which bolts are paused", client),
         client.pipeline(transaction=False) as pipeline,
     ):
         pipeline.hkeys(paused_key(name))

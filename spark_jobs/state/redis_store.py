@@ -44,7 +44,7 @@ def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
     for component in components:
         with (
             connect(spec.urls[0], shard_prefix(spec.topology, 0)) as client,
-            translated("look at the state"),
+            translated("look at the state", client),
         ):
             found: Any = client.hget(StateKeys(spec.topology, 0, component).run, "shards")
         if found is None or int(found) == spec.shards:
@@ -53,7 +53,7 @@ def check_layout(spec: LedgerSpec, components: Iterable[str]) -> None:
             keys = StateKeys(spec.topology, shard, component)
             with (
                 connect(spec.urls[shard % len(spec.urls)], keys.entries) as client,
-                translated("look at the state"),
+                translated("look at the state", client),
             ):
                 if client.exists(keys.entries) or client.hexists(keys.run, "ran"):
                     raise other_shards(component, int(found), spec.shards)

@@ -43,7 +43,7 @@ class RedisCaseBook:
     def load(self, token: Token) -> Case:
         """The case of this task, empty if there is none. Forgets cases of earlier runs."""
         now = f"{token.run}:{token.step}:".encode()
-        with translated("look for suspects"):
+        with translated("look for suspects", self._client):
             cases: Any = self._client.hgetall(self._key)
             old = [field for field in cases if not field.startswith(now)]
             if old:
@@ -52,7 +52,7 @@ class RedisCaseBook:
 
     def guilty(self, token: Token) -> frozenset[int]:
         """Return the roots of all guilty tuples of the run, of any task."""
-        with translated("look for suspects"):
+        with translated("look for suspects", self._client):
             cases: Any = self._client.hgetall(self._key)
         now = f"{token.run}:"
         return frozenset().union(
@@ -62,7 +62,10 @@ class RedisCaseBook:
     def begin(self, token: Token, case: Case) -> None:
         """Replace the whole case, for an attempt that begins."""
         field = _field(token)
-        with translated("note the suspects"), self._client.pipeline(transaction=True) as pipeline:
+        with (
+            translated("note the suspects", self._client),
+            self._client.pipeline(transaction=True) as pipeline,
+        ):
             pipeline.hset(self._key, field, encode_suspects(case.suspects))
             pipeline.hdel(self._key, field + _DOING)
             pipeline.pexpire(self._key, _KEPT)
@@ -76,7 +79,7 @@ class RedisCaseBook:
         that is out of memory.
         """
         field = _field(token) + _DOING
-        with translated("note a suspect"):
+        with translated("note a suspect", self._client):
             if doing is None:
                 self._client.hdel(self._key, field)
             else:
@@ -84,27 +87,27 @@ class RedisCaseBook:
 
     def cases(self) -> list[Case]:
         """Return all cases, for a driver that begins a run."""
-        with translated("take over the suspects"):
+        with translated("take over the suspects", self._client):
             cases: Any = self._client.hgetall(self._key)
         return [_case(cases, field) for field in _fields(cases)]
 
     def begins(self, token: Token, step: int) -> None:
         """Note that another process begins after this finished step."""
         count = self.begun(token, step) + 1
-        with translated("note a beginning"):
+        with translated("note a beginning", self._client):
             self._client.hset(self._key, _field(token) + _BEGAN, f"{step} {count}")
             self._client.pexpire(self._key, _KEPT)
 
     def begun(self, token: Token, step: int) -> int:
         """Return how many processes in a row have begun after this finished step."""
-        with translated("look for beginnings"):
+        with translated("look for beginnings", self._client):
             said: Any = self._client.hget(self._key, _field(token) + _BEGAN) or b"0 0"
         before, count = map(int, said.split())
         return count if before == step else 0
 
     def forget(self) -> None:
         """Delete all cases, after their failures were reported. Idempotent."""
-        with translated("forget the suspects"):
+        with translated("forget the suspects", self._client):
             self._client.delete(self._key)
 
     def close(self) -> None:

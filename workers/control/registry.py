@@ -222,22 +222,22 @@ class Registry:
 
     def announce(self, topology: Topology) -> None:
         """Register the topology as the driver runs it. Idempotent."""
-        with translated("note the topology"):
+        with translated("note the topology", self._topologies):
             self._topologies.hset(_TOPOLOGIES, topology.name, _packed(topology))
 
     def announce_new(self, topology: Topology) -> None:
         """As ``announce``, but keep a driver's note, whose numbers an operator may have set."""
-        with translated("note the topology"):
+        with translated("note the topology", self._topologies):
             self._topologies.hsetnx(_TOPOLOGIES, topology.name, _packed(topology))
 
     def forget(self, name: str) -> bool:
         """Remove the note of a topology; False if there was none. Idempotent."""
-        with translated("forget the topology"):
+        with translated("forget the topology", self._topologies):
             return bool(self._topologies.hdel(_TOPOLOGIES, name))
 
     def topologies(self) -> dict[str, TopologyNote]:
         """Return the topologies that ran here, sorted by name; skip unreadable notes."""
-        with translated("look up the topologies"):
+        with translated("look up the topologies", self._topologies):
             known: dict[bytes, bytes] = self._topologies.hgetall(_TOPOLOGIES)  # type: ignore[assignment]
         notes = {}
         for name, said in sorted(known.items()):
@@ -281,7 +281,7 @@ def remove_keys(redis_urls: Sequence[str], topology: str) -> int:
     pools = []
     removed = 0
     for url, tag in product(redis_urls, tags):
-        with connect(url, tag) as client, translated("forget the topology"):
+        with connect(url, tag) as client, translated("forget the topology", client):
             if client.connection_pool in pools:
                 continue
             pools.append(client.connection_pool)

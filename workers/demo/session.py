@@ -257,7 +257,7 @@ class Observer:
     def reset(self) -> None:
         """Clear the data of an earlier demo on the same servers."""
         self._metrics.clear()
-        with translated("clear the counts"):
+        with translated("clear the counts", self._redis):
             self._redis.delete(demo_topology.COUNTS_KEY, demo_topology.SEEN_KEY)
         declare_queue(self._amqp, demo_topology.WORK_QUEUE)
 
@@ -299,7 +299,7 @@ class Observer:
         """Compare the counts with the text; call it when the workers have ended."""
         depth = self._depth()
         totals = total_of(self._metrics.totals(), demo_topology.SPOUT)
-        with translated("read the counts"):
+        with translated("read the counts", self._redis):
             words: list[tuple[bytes, float]] = self._redis.zrange(
                 demo_topology.COUNTS_KEY, 0, -1, withscores=True
             )  # type: ignore[assignment]
@@ -328,7 +328,7 @@ class Observer:
         return depths(self._amqp, [demo_topology.QUEUE], self._management)[0]
 
     def _words(self, text: Text, depth: QueueDepth) -> int:
-        with translated("read the counts"):
+        with translated("read the counts", self._redis):
             seen: int = self._redis.bitcount(demo_topology.SEEN_KEY)
         return seen + sum(text.length(line) for line in self._dead_lines(text, depth))
 

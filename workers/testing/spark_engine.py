@@ -120,7 +120,7 @@ class SparkEngine:
 
     def start(self) -> None:
         """Start the engine; ping Redis first, because the first start of Spark takes seconds."""
-        with translated("run on Redis"):
+        with translated("run on Redis", self._client):
             self._client.ping()
         check_travel(self._run.topology)
         self._open.callback(self._wipe)
@@ -175,7 +175,7 @@ class SparkEngine:
     def _wipe(self) -> None:
         """Remove every key of the topology."""
         pattern = topology_prefix(self._run.topology.name).partition("}")[0] + "*"
-        with translated("clear up"):
+        with translated("clear up", self._client):
             keys = list(self._client.scan_iter(pattern, count=_DELETED_AT_ONCE))
             for start in range(0, len(keys), _DELETED_AT_ONCE):
                 self._client.unlink(*keys[start : start + _DELETED_AT_ONCE])

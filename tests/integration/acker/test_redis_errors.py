@@ -325,12 +325,13 @@ def without_the_look_at_the_version(store: Any) -> None:
             server._checked = True
 
 
-def check(calls: Calls, case: Expected) -> None:
+def check(calls: Calls, case: Expected, place: str = "") -> None:
     for name, call in calls.items():
         with pytest.raises(AckerError, match=case.advice) as caught:
             call()
         assert type(caught.value) is case.kind, name
         assert str(caught.value).startswith("cannot "), name
+        assert place in str(caught.value), name
         assert "\n" not in str(caught.value)
 
 
@@ -341,7 +342,7 @@ def test_what_a_server_says_is_retried_or_refused_alike_by_every_store(saying, s
     kept, calls = STORES[store](saying.url)
     without_the_look_at_the_version(kept)
     with closing(kept):
-        check(calls, case)
+        check(calls, case, saying.url.split("/")[2])
 
 
 @pytest.mark.parametrize("case", RAISED, ids=lambda case: type(case.error).__name__)
@@ -356,7 +357,7 @@ def test_what_the_client_raises_is_retried_or_refused_alike_by_every_store(
     kept, calls = STORES[store]("redis://127.0.0.1:1/0")
     without_the_look_at_the_version(kept)
     with closing(kept):
-        check(calls, case)
+        check(calls, case, "127.0.0.1:1")
 
 
 def some_of(calls: Calls, *names: str) -> Calls:
