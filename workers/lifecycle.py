@@ -9,6 +9,7 @@ the JSON object. Logs go to stderr; stdout is for results.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
 import sys
@@ -65,6 +66,7 @@ def _handler(log_format: LogFormat, component: str, console: Console | None) -> 
 
 def on_signals(stop: Callable[[], None]) -> None:
     """Call ``stop`` on SIGINT and SIGTERM, in a thread; a second signal ends the process at once.
+    A process whose work is done ends with its own exit code, also if a signal comes just then.
 
     The handler itself must not call ``stop``: it may have interrupted a wait for the very event
     that ``stop`` sets, and would deadlock. ``SimpleQueue.put`` is safe in a handler.
@@ -82,6 +84,8 @@ def on_signals(stop: Callable[[], None]) -> None:
     threading.Thread(target=attend, name="signals", daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, first)
+        # As Python ends it gives up its handlers, but not what is ignored.
+        atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 class Heartbeat:

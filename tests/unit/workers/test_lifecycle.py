@@ -71,6 +71,28 @@ def test_another_signal_is_heard_too():
     assert ended.stdout == "True\nTrue\n"
 
 
+# Its last object dies when Python has given up its signal handlers.
+ENDING = """
+import os, signal, sys, threading
+from tiercel.workers.lifecycle import on_signals
+
+class Late:
+    # Arguments, because modules are empty by then.
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+
+on_signals(threading.Event().set)
+late = Late()
+sys.exit(3)
+"""
+
+
+def test_a_signal_to_a_process_that_is_ending_does_not_change_its_exit_code():
+    program = [sys.executable, "-c", ENDING]
+    ended = subprocess.run(program, capture_output=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (3, b"")
+
+
 class Redis:
     """Is down for this many calls."""
 
