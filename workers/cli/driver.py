@@ -27,7 +27,8 @@ from tiercel.workers.cli.options import (
 )
 from tiercel.workers.config import check_spark_python, use_this_python_for_spark
 from tiercel.workers.driver.deletion_cost import ApiServer, WorkerPods
-from tiercel.workers.driver.process import Driver, DriverOptions, as_log_records, worker_logs
+from tiercel.workers.driver.jvm_output import as_log_records
+from tiercel.workers.driver.process import Driver, DriverOptions, worker_logs
 from tiercel.workers.lifecycle import Heartbeat, name_servers, on_signals
 from tiercel.workers.loading import load_for_spark, module_of, spark_options_of, with_executors
 from tiercel.workers.terminal import say

@@ -1,6 +1,7 @@
 """The driver: keeps one run of the topology going on long-lived Spark tasks.
 
-process     the process: starts Spark, reads its stderr, takes over from the previous run
+process     the process: starts Spark, takes over from the previous run
+jvm_output  what Spark's JVM and its Python workers write, as log records
 runs        begins one run after the other while the driver holds the lease
 executors   looks at what waits and who works, and asks Spark for executors
 deletion_cost   has Kubernetes delete workers without executors first

@@ -1,14 +1,10 @@
-"""The driver: starts Spark, turns Spark's stderr into log records, and keeps a topology running
-until it is stopped.
-"""
+"""The driver: starts Spark, and keeps a topology running until it is stopped."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,12 +41,11 @@ from tiercel.spark_jobs.errors import (
     StaleTurnError,
     TopologyError,
 )
-from tiercel.spark_jobs.logs.relay import RelayReader, WorkerLogs, new_mark
+from tiercel.spark_jobs.logs.relay import WorkerLogs
 from tiercel.spark_jobs.running.backlog import Backlog, part_of
 from tiercel.spark_jobs.running.chain import tasks_in_row
 from tiercel.spark_jobs.running.copy import body_of, held_roots
 from tiercel.spark_jobs.running.kind import parted
-from tiercel.spark_jobs.spark.executors import start_failure
 from tiercel.spark_jobs.spark.run import Run
 from tiercel.spark_jobs.spark.session import SparkUnit
 from tiercel.spark_jobs.spark.settings import is_local
@@ -77,15 +72,6 @@ from tiercel.workers.driver.run_watch import RunContext, pause_s
 from tiercel.workers.driver.runs import Runs
 from tiercel.workers.lifecycle import Heartbeat
 
-# The layout of spark_jobs/spark/log4j2.properties.
-_OURS = re.compile(r"\d\d:\d\d:\d\d (ERROR|WARN|FATAL) +spark +(.*)")
-_LEVELS = {"ERROR": logging.ERROR, "FATAL": logging.ERROR, "WARN": logging.WARNING}
-# The last two appear per task if ``spark.executor.pyspark.memory`` is set.
-_NOISE = ("WARNING: Using incubator modules", "Current mem limits: ", "Setting mem limits to ")
-_TRACEBACK = "Traceback (most recent call last):"
-# Spark's long messages about a Python that does not start; the driver logs its own line.
-_NO_START = re.compile(r"(?:Exception in|Lost) task .*|Task \d+ in stage .* failed .*")
-_JAVA_FRAME = re.compile(r"\s+at [\w.$/]+|Caused by: |\s+\.\.\. \d+ more")
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A JVM that lived for this long is no sign of lasting trouble.
@@ -522,78 +508,3 @@ def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
     with closing(RedisStateStore(run.ledger, run.run_number)) as store, suppress(StaleTurnError):
         for component in components:
             store.begin_run(component)
-
-
-class JvmLogReader:
-    """Turns lines of the JVM into log records; its only state is an unfinished traceback."""
-
-    def __init__(self) -> None:
-        self._traceback: list[str] = []
-
-    def line(self, text: str) -> tuple[int, str] | None:
-        """Return the (level, message) that this line completes; None if it completes none."""
-        if self._traceback:
-            self._traceback.append(text)
-            return None if text.startswith(" ") or text == _TRACEBACK else self._end_of_traceback()
-        if text == _TRACEBACK:
-            self._traceback = [text]
-            return None
-        if not text.strip() or text.startswith(_NOISE):
-            return None
-        if _NO_START.search(text) and start_failure(text):
-            return logging.DEBUG, text
-        if match := _OURS.fullmatch(text):
-            return _LEVELS[match[1]], match[2].rstrip()
-        return (logging.DEBUG if _JAVA_FRAME.match(text) else logging.INFO), text
-
-    def _end_of_traceback(self) -> tuple[int, str] | None:
-        lines = self._traceback
-        self._traceback = []
-        # Spark ends idle or left-over Python workers by closing their sockets.
-        if lines[-1].startswith(("BrokenPipeError", "ConnectionResetError")) and any(
-            "daemon.py" in line for line in lines
-        ):
-            return None
-        return logging.ERROR, "\n".join(lines)
-
-
-@contextmanager
-def as_log_records() -> Iterator[str]:
-    """Within the block, send file descriptor 2 into our log; ``sys.stderr`` still reaches stderr.
-
-    Yields the mark of lines that are log records of other processes.
-
-    Call it before logging is set up and before the JVM, which inherits the descriptor, starts.
-    """
-    ours = os.dup(2)
-    reader, writer = os.pipe()
-    os.dup2(writer, 2)
-    os.close(writer)
-    original, sys.stderr = sys.stderr, os.fdopen(ours, "w", buffering=1, closefd=False)
-    mark = new_mark()
-    thread = threading.Thread(target=_read, args=[reader, mark], name="jvm-output", daemon=True)
-    thread.start()
-    try:
-        yield mark
-    finally:
-        sys.stderr.flush()
-        sys.stderr = original
-        os.dup2(ours, 2)
-        # It ends with the last process that holds the pipe; do not wait for a lingering one.
-        thread.join(timeout=1)
-
-
-def _read(descriptor: int, mark: str) -> None:
-    relay = RelayReader(mark)
-    log_reader = JvmLogReader()
-    with os.fdopen(descriptor, "r", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            text = line.rstrip("\n")
-            if relay.owns(text):
-                relayed = relay.record(text)
-                if relayed is not None:
-                    logging.getLogger(relayed.name).handle(relayed)
-                continue
-            record = log_reader.line(text)
-            if record is not None:
-                log.log(*record, extra={"event": "spark_output"})

@@ -24,7 +24,7 @@ from tiercel.spark_jobs.logs.relay import (
     new_mark,
     speak_as,
 )
-from tiercel.workers.driver.process import as_log_records
+from tiercel.workers.driver.jvm_output import as_log_records
 
 MARK = new_mark()
 

@@ -3,7 +3,7 @@ import os
 import sys
 
 from tests.support.waiting import wait_until
-from tiercel.workers.driver.process import JvmLogReader, as_log_records
+from tiercel.workers.driver.jvm_output import JvmLogReader, Standstills, as_log_records
 
 BROKEN_PIPE = """Traceback (most recent call last):
   File "/somewhere/pyspark/daemon.py", line 264, in manager
@@ -17,8 +17,20 @@ OTHER = """Traceback (most recent call last):
 ValueError: no"""
 
 
-def records(text):
-    log_reader = JvmLogReader()
+BLOCKED = """Timeout (0:01:00)!
+Thread 0x00007f725d6d36c0 (most recent call first):
+  File "/somewhere/threading.py", line 331 in wait
+  File "/somewhere/watchdog.py", line 253 in _run
+
+Thread 0x00007f726dc8cb80 (most recent call first):
+  File "bolt.py", line 10 in execute
+
+Extension modules: numpy.core._multiarray_umath (total: 1)
+what a bolt printed"""
+
+
+def records(text, stood_still_s=0.0):
+    log_reader = JvmLogReader(lambda: stood_still_s)
     return [record for line in text.splitlines() if (record := log_reader.line(line)) is not None]
 
 
@@ -40,6 +52,59 @@ def test_a_python_worker_that_spark_ended_says_nothing():
 
 def test_any_other_traceback_is_one_record():
     assert records(OTHER) == [(logging.ERROR, OTHER)]
+
+
+def test_a_worker_that_ends_because_everything_stood_still_is_one_line():
+    found = records(BLOCKED, stood_still_s=75.0)
+    said = (
+        "a Python worker has ended, because it could not watch its bolts for 0:01:00: everything "
+        "stood still for 75 s; Spark starts another one, and its tuples are executed again"
+    )
+    assert found[0] == (logging.ERROR, said)
+    shown = [text for level, text in found[1:] if level > logging.DEBUG]
+    assert shown == ["what a bolt printed"]
+
+
+def test_two_workers_that_end_at_once_are_two_lines():
+    """faulthandler writes in pieces."""
+    mixed = """Timeout (0:00:10)!
+Thread 0x00007f725d6d36c0 (most recent call first):
+  File "/somewhere/pool.py", line 248Timeout (0:00:10)!
+ in _exchange_once
+Thread 0x00007f726dc8cb80 (most recent call first):
+  File "/somewhere/threading.py", line 331 in wait"""
+    found = records(mixed, stood_still_s=18.0)
+    assert [level for level, _ in found if level > logging.DEBUG] == [logging.ERROR] * 2
+
+
+def test_a_worker_that_native_code_blocks_shows_its_stacks_too():
+    found = records(BLOCKED)
+    assert "native code of a bolt or a library holds Python's lock" in found[0][1]
+    assert (logging.INFO, '  File "bolt.py", line 10 in execute') in found
+
+
+def test_a_process_knows_that_it_has_just_stood_still():
+    now = [100.0]
+    standstills = Standstills(lambda: now[0])
+    for _ in range(3):
+        now[0] += 1.5
+        standstills.tick()
+    assert standstills.stood_still_s() == 0.0
+    now[0] += 75.0
+    assert standstills.stood_still_s() == 75.0, "before the next tick"
+    standstills.tick()
+    now[0] += 1.0
+    standstills.tick()
+    assert standstills.stood_still_s() == 75.0
+    now[0] += 3.0
+    standstills.tick()
+    now[0] += 3.0
+    standstills.tick()
+    assert standstills.stood_still_s() == 75.0
+    for _ in range(20):
+        now[0] += 2.0
+        standstills.tick()
+    assert standstills.stood_still_s() == 0.0
 
 
 def test_the_launchers_warning_and_blank_lines_are_left_out():
