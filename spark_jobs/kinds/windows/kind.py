@@ -14,7 +14,7 @@ import numpy as np
 
 from tiercel.acker.inbox.contract import Claims, OpenWindows, moment
 from tiercel.spark_jobs.kinds.windows.backlog import MOST_TAKEN, roots_in
-from tiercel.spark_jobs.kinds.windows.rows import NEVER
+from tiercel.spark_jobs.kinds.windows.rows import FOREVER, NEVER
 from tiercel.spark_jobs.kinds.windows.task import TaskWindows
 from tiercel.spark_jobs.running.attempt import Attempt, copy_for
 from tiercel.spark_jobs.running.kind import StepInput
@@ -134,7 +134,10 @@ class Windows:
     def _say_standing(self, senders: Sequence[str]) -> None:
         """Log that windows wait for components that cannot send, if they do so for a while."""
         now = self._attempt.around.loop.time()
-        if not (senders and self._order.rows.count):
+        order = self._order
+        # In processing time the clock closes windows, except those of a number of tuples.
+        waits = order.bolt.timestamp_field or order.windows.next_end(order.rows) == FOREVER
+        if not (senders and order.rows.count and waits):
             self._stands_since = now
         elif now >= max(self._say_full_at, self._stands_since + _SAY_STANDING_S):
             self._say_full_at = now + _SAY_FULL_S

@@ -856,6 +856,22 @@ def test_no_time_passes_while_a_sender_can_send_nothing(caplog):
     closes_after_ten_seconds(pump, task)
 
 
+class Hours(Full):
+    window = tumbling(timedelta(hours=1))
+
+
+@pytest.mark.parametrize(("kind", "stands"), [(Hours, False), (Counts, True)])
+def test_windows_that_the_clock_closes_wait_for_no_sender(caplog, kind, stands):
+    """Windows of tuples do, also in processing time: no clock closes them."""
+    pump = pump_of(kind())
+    fed(pump, (1, 0), (2, 0))
+    pump.around.paused.add("spout")
+    for _ in range(6):
+        pump.work_at("windows")
+        later(pump, 10)
+    assert ("as spout can send nothing" in caplog.text) == stands
+
+
 class Sessions(Sums):
     window = Session(timedelta(seconds=3))
 
