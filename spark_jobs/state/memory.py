@@ -66,10 +66,13 @@ class MemoryStateStore:
         self._clock = clock
         self._components: dict[str, _MemoryComponent] = beneath._components if beneath else {}  # noqa: SLF001 - its like
 
-    def begin_run(self, component: str) -> None:
+    def begin_run(self, component: str, tasks: int | None = None) -> None:
         # Commits are atomic here, so nothing is undone; turns of earlier runs are refused.
-        for task in list(self._components.setdefault(component, _MemoryComponent()).tasks):
+        known = self._components.setdefault(component, _MemoryComponent()).tasks
+        for task in list(known):
             self.begin(component, task, 0).perform()
+            if tasks is not None and task >= tasks:
+                del known[task]
 
     def begin(
         self, component: str, task: int, step: int, fields: Sequence[bytes] = ()

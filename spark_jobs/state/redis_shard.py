@@ -40,7 +40,7 @@ class StateKeys:
     state:COMPONENT             hash    the entries
     state-run:COMPONENT         hash    run_number: of the newest run; shards: their number when the
                                         entries were written; tasks: the highest index of a task
-                                        that ever began a turn, plus one; ran: seconds that the
+                                        that has a turn, plus one; ran: seconds that the
                                         clock of the marks has run, ran_at: the server's clock then;
                                         marks: the number of marks; foreign:TASK: commits of
                                         other tasks that wrote entries of this one; foreign:*:
@@ -319,6 +319,7 @@ class StateShard:
         self._server = server
         self._component = keys.component
         self._keys = keys.of(task)
+        self._keys_of = keys.of
         self._entries = keys.entries
         self._undo = keys.undo(task)
         self._task = task
@@ -327,6 +328,7 @@ class StateShard:
         self._begin = server.script(_source("undo", "values", "begin"))
         self._write = server.script(_source("undo", "add", "write"))
         self._read = server.script(_source("values", "read"))
+        self._forget_turns = server.script(_source("forget_turns"))
 
     def begin(self, turn: Turn, committed: str, fields: Sequence[bytes]) -> RedisEffect[Begun]:
         """Begin a turn, and read. Raises StaleTurnError and StateLayoutError.
@@ -355,6 +357,15 @@ class StateShard:
             return self._begun(turn, reply)
 
         return self._begin(self._keys, args, read, "begin with the state")
+
+    def forget_turns(self, run_number: int, tasks: Iterable[int]) -> RedisEffect[bool]:
+        """Forget the turns of these tasks, the last ones, which the run no longer has; False if a
+        later run has begun, or if they have left something to undo.
+        """
+        tasks = list(tasks)
+        keys = [key for task in tasks for key in self._keys_of(task)[2:]]
+        args = [run_number, min(tasks)]
+        return self._forget_turns([self._keys[1], *keys], args, bool, "forget tasks that are gone")
 
     def read(self, fields: Sequence[bytes], *, through: bool) -> RedisEffect[list[bytes | None]]:
         """Read the values of the first fields, as many as one call may read, ``through`` the undo

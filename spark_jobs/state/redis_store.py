@@ -89,18 +89,21 @@ class RedisStateStore:
         # The last look at each shard of a component: its birth, and if a turn had begun.
         self._births: dict[str, list[tuple[bytes, bool]]] = {}
 
-    def begin_run(self, component: str) -> None:
+    def begin_run(self, component: str, tasks: int | None = None) -> None:
         # First: the marks of a commit that broke off are taken back from the new buckets.
         self._split_marks(component)
-        tasks = 0
+        known = 0
         for shard, server in enumerate(self._at):
             run = StateKeys(self._topology, shard, component).run
             found = server.command(
                 "HGET", run, "tasks", read=_number, verb="look at the state"
             ).perform()
-            tasks = max(tasks, found)
-        for task in range(tasks):
+            known = max(known, found)
+        for task in range(known):
             self.begin(component, task, 0).perform()
+        if tasks is not None and tasks < known:
+            for one in self._shards_of(component, 0):
+                one.forget_turns(self._run_number, range(tasks, known)).perform()
 
     def age(self, component: str, retention_s: int) -> None:
         perform_all([shard.marks.age(retention_s) for shard in self._shards_of(component, 0)])

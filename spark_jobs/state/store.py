@@ -125,8 +125,11 @@ class StateTurn(Protocol):
 class StateStore(Protocol):
     """The states of all components of one topology, as one run uses them."""
 
-    def begin_run(self, component: str) -> None:
+    def begin_run(self, component: str, tasks: int | None = None) -> None:
         """End the turns of earlier runs and undo their incomplete commits.
+
+        If the run has this number of ``tasks``, then forget the turns of others, which earlier runs
+        had: their late calls are refused by the number of the run alone.
 
         Call it before any turn of this run: if the number of tasks has changed, a task with an
         incomplete commit may be gone, and the new owner of its keys must not read writes that are

@@ -507,4 +507,4 @@ def _take_back_half_done(run: Run, components: Sequence[str]) -> None:
     # The run's own tasks may still be in a turn when it ends; a later run takes back the rest.
     with closing(RedisStateStore(run.ledger, run.run_number)) as store, suppress(StaleTurnError):
         for component in components:
-            store.begin_run(component)
+            store.begin_run(component, len(run.topology.task_ids(component)))

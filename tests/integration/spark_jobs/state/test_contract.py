@@ -87,6 +87,26 @@ def test_a_run_that_begins_ends_the_turns_of_those_before_and_keeps_what_they_co
     assert now(second) == {A: b"1", B: b"1"}
 
 
+def test_a_run_with_fewer_tasks_keeps_what_the_others_committed_and_refuses_them(run):
+    first = run(1)
+    turns = [begin(first, "count", task, 7) for task in range(4)]
+    commit_turn(turns[3], put(a=b"1"), "d")
+    second = run(2)
+    for _ in range(2):
+        second.begin_run("count", 2)
+    assert now(second) == {A: b"1"}
+    for task in (1, 2, 3):
+        with pytest.raises(StaleTurnError):
+            commit_turn(turns[task], add(b=1), "d")
+        with pytest.raises(StaleTurnError):
+            begin(first, "count", task, 8)
+    third = run(3)
+    third.begin_run("count", 4)
+    assert commit(third, 1, add(b=1), task=3) is Applied.FRESH
+    assert begin(third, "count", 3, 1).committed_digest == "d"
+    assert now(third) == {A: b"1", B: b"1"}
+
+
 def test_reading_nothing_costs_nothing(store):
     assert begin(store, "count", 0, 0).read([]) == []
 

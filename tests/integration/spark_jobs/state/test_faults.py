@@ -123,9 +123,10 @@ def test_a_commit_that_broke_off_is_taken_back_before_the_next_attempt_reads(
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("calls", range(1, 4))
+@pytest.mark.parametrize("tasks", [None, 1])
 @pytest.mark.usefixtures("small_slices")
 def test_a_later_run_with_fewer_tasks_takes_back_what_one_that_is_gone_left_half_done(
-    make_spec, opened, shards, calls
+    make_spec, opened, shards, calls, tasks
 ):
     spec = make_spec(shards=shards)
     store = opened(1, spec)
@@ -133,7 +134,7 @@ def test_a_later_run_with_fewer_tasks_takes_back_what_one_that_is_gone_left_half
     break_off(begin(store, "count", 3, 1), adding(1), calls)
     later = opened(2, spec)
     for _ in range(2):
-        later.begin_run("count")
+        later.begin_run("count", tasks)
         assert now(later) == dict.fromkeys(FIELDS, b"1")
     with pytest.raises(StaleTurnError):
         begin(store, "count", 3, 1)
@@ -278,6 +279,30 @@ def leave_as_the_version_before(spec, *, complete):
         if complete:
             for key, changed in zip((turn, entries, undo), OLD_LAST, strict=True):
                 client.hset(key, mapping=changed)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.usefixtures("small_slices")
+def test_the_turns_of_tasks_go_with_them(make_spec, opened, shards):
+    spec = make_spec(shards=shards)
+    store = opened(1, spec)
+    for task in range(4):
+        commit_turn(begin(store, "count", task, 1), adding(1), "d")
+    break_off(begin(store, "count", 3, 2), adding(5), 1)
+    opened(2, spec).begin_run("count", 2)
+
+    def tasks_with_a_turn():
+        with connect(spec.urls[0]) as client:
+            found = client.scan_iter(f"tiercel:{{{spec.topology}:*}}:state-*:count:*")
+            return {int(key.rpartition(b":")[2]) for key in found if b"-once:" not in key}
+
+    assert tasks_with_a_turn() == {0, 1}
+    later = opened(3, spec)
+    later.begin_run("count", 3)
+    assert tasks_with_a_turn() == {0, 1}, "no turn is begun for tasks that are gone"
+    assert set(now(later).values()) == {b"4"}
+    with pytest.raises(StaleTurnError):
+        begin(opened(2, spec), "count", 3, 1)
 
 
 @pytest.mark.parametrize("run_number", [1, 2])
