@@ -44,6 +44,8 @@ from tiercel.workers.terminal import ask, say
 # Characters of a value shown in a table: for a list of entries, and for named keys.
 _SHORT = 200
 _LONG = 64 * 1024
+# From this many entries and remembered keys on, a move takes long enough to be announced.
+_MANY = 100_000
 # Number of entries whose values are read at a time.
 _AT_ONCE = 100
 _NOT_THERE = 1
@@ -220,6 +222,7 @@ def export(topology: Name, places: ExportPlaces, *, redis: Redis = None) -> None
             topology=topology,
             bolts=tuple(bolts),
         )
+        _announce("exporting", {one.name: one for one in bolts})
         write_savepoint(path, header, chain.from_iterable(map(savepoints.saved, bolts)))
     for one in bolts:
         say(f"exported {_size(one)} of {one.name}")
@@ -269,6 +272,7 @@ def import_(  # noqa: PLR0913 - one parameter an option
         plan = _Plan.of(topology, file.header, note, choice)
         plan = plan.without_marks() if without_keys else plan
         plan.check()
+        _announce("checking", plan.bolts, f" in {path}")
         file.check()
         with (
             while_stopped(url, topology, "its states are being imported") as number,
@@ -431,11 +435,19 @@ def _ask(topology: str, there: Import) -> None:
 
 def _import(there: Import, plan: _Plan, file: SavepointFile) -> None:
     """Write everything beside the present states, then replace them; else leave nothing behind."""
+    _announce("importing", plan.bolts)
     try:
         there.stage(plan.chosen(file.saved()))
         there.replace()
     finally:
         there.drop()
+
+
+def _announce(doing: str, bolts: Mapping[str, SavedBolt], where: str = "") -> None:
+    """Say on stderr what takes a while: millions of entries take minutes."""
+    for name, one in bolts.items():
+        if one.entries + one.marks >= _MANY:
+            say(f"{doing} {_size(one)} of {name}{where}", err=True)
 
 
 def _size(bolt: SavedBolt) -> str:

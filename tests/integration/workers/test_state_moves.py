@@ -24,6 +24,7 @@ from tiercel.spark_jobs.state import redis_savepoint, redis_shard
 from tiercel.spark_jobs.state.encoding import decode_key, decode_value, encode_key
 from tiercel.spark_jobs.state.redis_store import RedisStateStore
 from tiercel.spark_jobs.state.store import Writes
+from tiercel.workers.cli import state
 from tiercel.workers.cli.app import app
 from tiercel.workers.control.presence import Holder, Lease
 from tiercel.workers.control.redis_control import RedisPresences
@@ -100,6 +101,19 @@ def tiercel(redis_url):
         return result.exit_code, result.output
 
     return run
+
+
+def test_moves_that_take_a_while_say_first_what_they_do(
+    redis_url, name, tiercel, file, monkeypatch
+):
+    assert "exporting" not in tiercel("state", "export", name, "other", file)[1]
+    file.unlink()
+    monkeypatch.setattr(state, "_MANY", 10)
+    assert tiercel("state", "export", name, file)[1].startswith("exporting 43 entries of count\n")
+    said = tiercel("state", "import", name, file, answer="n")[1]
+    assert said.startswith(f"checking 43 entries of count in {file}\n")
+    said = tiercel("state", "import", name, file, "--yes")[1]
+    assert "importing 43 entries of count\n" in said
 
 
 def keys_of(redis_url, name):
