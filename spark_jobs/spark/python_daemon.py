@@ -79,20 +79,28 @@ def private_folder(named: str) -> str | None:
     return None
 
 
-def have_workers_keep_their_connections() -> None:
-    """Have processes that a bolt forks, as ``multiprocessing`` does, let go of the connection
-    between their worker and Spark, and know that they are no workers.
+def prepare_forks() -> None:
+    """Have the workers killed as soon as this process ends; and have processes that a bolt forks,
+    as ``multiprocessing`` does, let go of the connection between their worker and Spark, and know
+    that they are no workers.
 
-    Spark sees a worker's death by the end of its connection, which a child that lives on would keep
-    open: no task would be restarted until the driver misses its heartbeats and begins a new run.
+    A worker that outlives this process has no reader of its standard output: each ``print`` of a
+    bolt would raise, and fail its tuple. Spark sees a worker's death by the end of its connection,
+    which a child that lives on would keep open: no task would be restarted until the driver misses
+    its heartbeats and begins a new run.
     """
     is_forked = importlib.import_module("tiercel.spark_jobs.reasons").FORKED
+    prctl = ctypes.CDLL(None).prctl
     daemon = os.getpid()
     of_worker: set[str] = set()
 
     def forked() -> None:
         if os.getppid() == daemon:
             of_worker.update(_sockets().values())
+            # It follows the thread that forks; here is only one.
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != daemon:
+                os._exit(1)
             return
         is_forked.set()
         # Replaced, not closed: Python's objects still have these numbers, and close them.
@@ -101,25 +109,6 @@ def have_workers_keep_their_connections() -> None:
             if name in of_worker:
                 os.dup2(null, number, inheritable=False)
         os.close(null)
-
-    os.register_at_fork(after_in_child=forked)
-
-
-def have_workers_end_with_this_process() -> None:
-    """Have the workers killed as soon as this process ends, however that happens.
-
-    Otherwise they would go on without a reader of their standard output: each ``print`` of a bolt
-    would raise, and fail its tuple.
-    """
-    daemon = os.getpid()
-    prctl = ctypes.CDLL(None).prctl
-
-    def forked() -> None:
-        if os.getppid() == daemon:
-            # It follows the thread that forks; here is only one.
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != daemon:
-                os._exit(1)
 
     os.register_at_fork(after_in_child=forked)
 
@@ -143,9 +132,7 @@ def main() -> None:
     # Exclude start-up objects from garbage collection in all workers: collecting would touch, and
     # so copy, pages that they share.
     importlib.import_module("tiercel.spark_jobs.process.interpreter").freeze_startup_objects()
-    have_workers_keep_their_connections()
-    if sys.platform == "linux":
-        have_workers_end_with_this_process()
+    prepare_forks()
     named = os.environ.get(_SOCKETS)
     folder = None if named is None else private_folder(named)
     if folder is not None:

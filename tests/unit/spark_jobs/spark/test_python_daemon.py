@@ -59,8 +59,8 @@ for _ in range(3):
 
 CHILDREN = """
 import os, signal, socket, time
-from tiercel.spark_jobs.spark.python_daemon import have_workers_keep_their_connections
-have_workers_keep_their_connections()
+from tiercel.spark_jobs.spark.python_daemon import prepare_forks
+prepare_forks()
 spark, connection = socket.socketpair()
 if os.fork() == 0:
     spark.close()
@@ -83,10 +83,10 @@ finally:
 
 ORPHAN = """
 import os, signal, time
-from tiercel.spark_jobs.spark.python_daemon import have_workers_end_with_this_process
+from tiercel.spark_jobs.spark.python_daemon import prepare_forks
 reading, writing = os.pipe()
 if os.fork() == 0:
-    have_workers_end_with_this_process()
+    prepare_forks()
     if os.fork() == 0:
         os.write(writing, b"w")
         time.sleep(60)
@@ -103,7 +103,7 @@ print(os.read(reading, 1), time.monotonic() - began < 30)
 RETURNS = """
 import os, sys
 from tiercel import BasicBolt, QueueSpout, TopologyBuilder
-from tiercel.spark_jobs.spark.python_daemon import have_workers_keep_their_connections
+from tiercel.spark_jobs.spark.python_daemon import prepare_forks
 from tiercel.testing import LocalCluster
 
 class Forks(BasicBolt):
@@ -116,7 +116,7 @@ class Forks(BasicBolt):
 builder = TopologyBuilder("forks")
 builder.set_spout("numbers", QueueSpout("numbers", fields="number long", format="json"))
 builder.set_bolt("forks", Forks()).shuffle_grouping("numbers")
-have_workers_keep_their_connections()
+prepare_forks()
 if os.fork() == 0:
     with LocalCluster(builder.build()) as cluster:
         cluster.feed_body('{"number": 1}')
