@@ -145,7 +145,7 @@ class Outbox:
             outage.REDIS.ends("outbox")
             self._away = False
         if fate is BatchFate.REFUSED:
-            self._forget([root for root in batch.roots if root not in collided])
+            forget(self._ledger, [root for root in batch.roots if root not in collided])
         if fate is not BatchFate.LATER:
             self.held = None
             self._registered = self._lost = False
@@ -247,15 +247,19 @@ class Outbox:
             )
         return False
 
-    def _forget(self, roots: list[int]) -> None:
-        try:
-            self._ledger.forget(roots)
-        except RedisUnavailableError as error:
-            log.debug(
-                "could not delete entries, leaving them to expire: %s",
-                error,
-                extra={"event": "entries_left"},
-            )
+
+def forget(ledger: Ledger, roots: Sequence[int]) -> None:
+    """Delete the entries of roots that will have no outcome; the rest of them expires."""
+    if not roots:
+        return
+    try:
+        ledger.forget(roots)
+    except RedisUnavailableError as error:
+        log.debug(
+            "could not delete entries, leaving them to expire: %s",
+            error,
+            extra={"event": "entries_left"},
+        )
 
 
 class Arrangement:

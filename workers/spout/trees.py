@@ -18,7 +18,7 @@ from tiercel.queues.spout import MsgId, Spout, overrides_last, takes_reason
 from tiercel.spark_jobs.bolts.verdicts import is_given_back
 from tiercel.spark_jobs.reasons import raised
 from tiercel.workers.spout.admission import Admission
-from tiercel.workers.spout.outbox import Attendance
+from tiercel.workers.spout.outbox import Attendance, forget
 
 log = logging.getLogger(__name__)
 # Characters of a message's id or queue that are shown.
@@ -329,7 +329,7 @@ class Trees:
                 self._teller.fail(in_flight.msg_id, "timeout")
             else:
                 self._give_back(in_flight)
-        self._forget([root for root, _ in expired])
+        forget(self._ledger, [root for root, _ in expired])
         return True
 
     def hold(self, now: float, *, paused: bool, starting: bool) -> None:
@@ -370,7 +370,7 @@ class Trees:
                 extra={"event": "messages_released"},
             )
         self._release(roots)
-        self._forget(roots)
+        forget(self._ledger, roots)
 
     def tell_acked(self, msg_ids: Sequence[MsgId]) -> None:
         """Ack messages: their trees are complete, or not tracked."""
@@ -473,18 +473,6 @@ class Trees:
     def _give_back(self, in_flight: InFlight) -> None:
         self._tally.add("released")
         self._teller.release(in_flight.msg_id)
-
-    def _forget(self, roots: Sequence[int]) -> None:
-        if not roots:
-            return
-        try:
-            self._ledger.forget(roots)
-        except RedisUnavailableError as error:
-            log.debug(
-                "could not delete entries, leaving them to expire: %s",
-                error,
-                extra={"event": "entries_left"},
-            )
 
 
 def _said(failure: Failure) -> str:
