@@ -125,8 +125,6 @@ class QueueSpout(Spout):
     # None if no property is named, or no identity.
     _read: Callable[[Delivery], list[Any]] | None = None
     _identify: Callable[[Delivery], Identity | None] | None = None
-    # The last argument of ``expect``; -1: not called yet.
-    _expected = -1
 
     @refuse_typos
     def __init__(  # noqa: PLR0913 - the queue's settings are keyword-only, and users write them in one place
@@ -183,7 +181,6 @@ class QueueSpout(Spout):
         """Begin to connect to ``config["amqp_url"]`` and return at once. Raises AddressError."""
         self._context = context
         self._task = context.task_id
-        self._expected = -1
         self._decode = self.decoder()
         address = Address.parse(config["amqp_url"])
         if self.properties.columns:
@@ -212,9 +209,7 @@ class QueueSpout(Spout):
         self._started.resume()
 
     def expect(self, tuples: int) -> None:
-        if tuples != self._expected:
-            self._expected = tuples
-            self._started.expect(tuples)
+        self._started.expect(tuples)
 
     def next_tuple(self, collector: SpoutCollector) -> None:
         """Emit the next message that can be decoded."""
@@ -238,7 +233,7 @@ class QueueSpout(Spout):
                 self._emit(collector, one)
 
     def deliveries_of(self, msg_ids: Sequence[MsgId]) -> list[Delivery | None]:
-        """Return each message, and None if it is no longer open: for traces."""
+        """Return each message, and None if it is no longer open."""
         epoch, messages = self._started.open_messages()
         return [
             messages.get(tag) if its_epoch == epoch else None
@@ -259,8 +254,8 @@ class QueueSpout(Spout):
         return self._consumer is not None and self._consumer.is_full
 
     def describe(self, msg_id: MsgId) -> Mapping[str, str]:
-        _, epoch, tag = _message_id(msg_id)
-        given = self._started.message_id(epoch, tag)
+        [delivery] = self.deliveries_of([msg_id])
+        given = None if delivery is None else delivery.properties.message_id
         return {"message_id": given or str(msg_id), "queue": self._queue.name}
 
     def ack(self, msg_id: MsgId) -> None:

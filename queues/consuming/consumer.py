@@ -128,14 +128,6 @@ class Consumer:
         epoch = self._epoch
         return (-1, {}) if epoch is None else (epoch.number, epoch.messages.open)
 
-    def message_id(self, epoch: int, tag: int) -> str | None:
-        """Return the id that the publisher gave to a message; None without one, or if the message
-        is settled.
-        """
-        number, messages = self.open_messages()
-        delivery = messages.get(tag) if number == epoch else None
-        return None if delivery is None else delivery.properties.message_id
-
     def error(self) -> QueuesError | None:
         """Return the refusal that ended this consumer and needs an operator, or None."""
         return self._error
