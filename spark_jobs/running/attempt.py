@@ -28,12 +28,13 @@ from tiercel.acker.inbox.chunk import Chunk
 from tiercel.acker.inbox.contract import (
     Claims,
     Covered,
+    Inboxes,
     OpenWindows,
     Sender,
     StaleAttemptError,
     StepOrderError,
 )
-from tiercel.acker.ledger import Failure
+from tiercel.acker.ledger import Failure, Ledger
 from tiercel.queues import outage
 from tiercel.spark_jobs.errors import TurnAgainError
 from tiercel.spark_jobs.running.around import Around
@@ -53,7 +54,7 @@ from tiercel.spark_jobs.running.states import TaskStates
 from tiercel.spark_jobs.running.step import Done, Execution, Slices, Step, StepSetup, TimeLimit
 from tiercel.spark_jobs.running.suspicion import RetakenInput, place
 from tiercel.spark_jobs.suspects.watchdog import WatchedStep
-from tiercel.spark_jobs.topology.graph import behind, line_at
+from tiercel.spark_jobs.topology.graph import Topology, behind, line_at
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Attempt:
         self.task = task
         self._claims_from = line_at(around.topology, task)
         self._read = reader_of(around.topology, task, self._claims_from)
-        self.sender = _fenced(around, task)
+        self.sender = fenced(around.run, around.topology, task, around.inboxes, around.ledger)
         self._inbox = around.inboxes.open(around.run, task, self.sender.attempt, self._claims_from)
         opened = self._inbox.opened
         self._committer = Committer(
@@ -515,15 +516,15 @@ class Attempt:
         raise StaleAttemptError("the run is over")
 
 
-def _fenced(around: Around, task: int) -> Sender:
+def fenced(
+    run: str, topology: Topology, task: int, inboxes: Inboxes, ledger: Ledger | None
+) -> Sender:
     """Draw a new attempt's number, and fence off older attempts. Raises StaleAttemptError."""
-    run = around.run
-    sender = Sender(task=task, attempt=around.inboxes.draw(run, task))
-    topology = around.topology
+    sender = Sender(task=task, attempt=inboxes.draw(run, task))
     senders = [task, *tasks_in_row(topology, task)]
     targets = {target for one in senders for target in behind(topology, one)}
-    around.inboxes.fence(run, sender, sorted(targets))
-    if around.ledger is not None and not around.ledger.fence(run, task, sender.attempt):
+    inboxes.fence(run, sender, sorted(targets))
+    if ledger is not None and not ledger.fence(run, task, sender.attempt):
         raise StaleAttemptError(f"task {task}: the ledger knows a newer attempt or run")
     return sender
 

@@ -23,7 +23,6 @@ from tiercel.acker.inbox.contract import (
     DRAINED_TUPLES,
     Claims,
     Inboxes,
-    Sender,
     StaleAttemptError,
 )
 from tiercel.acker.inbox.redis import open_inboxes
@@ -42,8 +41,8 @@ from tiercel.spark_jobs.errors import (
     TopologyError,
 )
 from tiercel.spark_jobs.logs.relay import WorkerLogs
+from tiercel.spark_jobs.running.attempt import fenced
 from tiercel.spark_jobs.running.backlog import Backlog, part_of
-from tiercel.spark_jobs.running.chain import tasks_in_row
 from tiercel.spark_jobs.running.copy import body_of, held_roots
 from tiercel.spark_jobs.running.kind import parted
 from tiercel.spark_jobs.spark.run import Run
@@ -54,7 +53,6 @@ from tiercel.spark_jobs.suspects.redis_book import RedisCaseBook
 from tiercel.spark_jobs.topology.bolt_settings import stateful_bolts
 from tiercel.spark_jobs.topology.graph import (
     Topology,
-    behind,
     bolt_tasks,
     check_has_bolts,
     inboxes_of,
@@ -421,13 +419,9 @@ def end_extra(  # noqa: PLR0913, PLR0917 - the same parts as for ``enter``
     Its older attempts are fenced off first. May be repeated. Raises StaleAttemptError if a later
     run has begun.
     """
-    sender = Sender(task=task, attempt=inboxes.draw(run, task))
-    senders = [task, *tasks_in_row(topology, task)]
-    inboxes.fence(run, sender, sorted({to for one in senders for to in behind(topology, one)}))
-    if not ledger.fence(run, task, sender.attempt):
-        raise StaleAttemptError(f"run {run} is over: a later one has begun")
+    attempt = fenced(run, topology, task, inboxes, ledger).attempt
     ledger.fail([each for each in _deadly(book) if each.task == task])
-    inbox = inboxes.open(run, task, sender.attempt)
+    inbox = inboxes.open(run, task, attempt)
     released = 0
     while entries := inbox.take(DRAINED_TUPLES, DRAINED_BYTES, timedelta(0), None, Claims(0)):
         backlog = Backlog(inbox.opened.done)
