@@ -12,13 +12,11 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
-from tiercel.compose.errors import ServiceError
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import (
     PLAIN_ENVIRONMENT,
@@ -30,8 +28,7 @@ from tiercel.compose.install import (
 from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
 
 _USER = "tiercel"
-_NODE = f"{_USER}@localhost"
-_CONTROL_TIMEOUT_S = 60
+NODE = f"{_USER}@localhost"
 _RABBITMQ_CONF = """\
 listeners.tcp.1 = {host}:{port}
 default_user = {user}
@@ -57,29 +54,8 @@ _AMQP_GREETING = b"AMQP\x00\x00\x09\x01"
 _METHOD_FRAME = b"\x01"
 
 
-def _run(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - a program of the server itself
-        command,
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
-
-
 class EmbeddedRabbitMQ(EmbeddedServer):
-    """A broker whose data survives ``stop`` and ``kill``, but not ``restart(keep_data=False)``.
-
-    Two surprises for tests. RabbitMQ 3.10 may forget declarations if it is killed within seconds of
-    its first start, and writes the table of quorum queues about three seconds late: a queue that
-    was declared just before ``kill`` exists afterwards, but does not work. And a passive declare of
-    a quorum queue returns the depth applied so far, or 0 if its leader is silent for 250 ms:
-    messages requeued just before may be missing.
-    """
+    """A broker whose data survives ``stop`` and ``kill``."""
 
     name = "RabbitMQ"
 
@@ -97,26 +73,6 @@ class EmbeddedRabbitMQ(EmbeddedServer):
     def management_url(self) -> str:
         """Address of the HTTP API with its password: never log it."""
         return f"http://{_USER}:{self._password}@{LOOPBACK}:{self._management_port}"
-
-    def control(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl``, as in ``control("list_queues")``; return its output.
-
-        Raises ServiceError with its last line.
-        """
-        program = self._program.with_name("rabbitmqctl")
-        environment = {
-            **PLAIN_ENVIRONMENT,
-            "HOME": str(self.folder),  # the Erlang cookie is there
-            "ERL_FLAGS": f"-dist_listen false -start_epmd false -erl_epmd_port {self._dist_port}",
-        }
-        command = [str(program), "--quiet", "-n", _NODE, *arguments]
-        done = _run(command, self.folder, environment, _CONTROL_TIMEOUT_S)
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines() or [
-                f"exit code {done.returncode}"
-            ]
-            raise ServiceError(f"rabbitmqctl {arguments[0]}: {said[-1]}")
-        return done.stdout
 
     @property
     def _ports(self) -> Collection[int]:
@@ -155,10 +111,10 @@ class EmbeddedRabbitMQ(EmbeddedServer):
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_PID_FILE": str(self.folder / "pid"),
-            "RABBITMQ_NODENAME": _NODE,
+            "RABBITMQ_NODENAME": NODE,
             "RABBITMQ_DIST_PORT": str(self._dist_port),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(
-                _ERL_ARGS.format(node=_NODE, dist_port=self._dist_port).split()
+                _ERL_ARGS.format(node=NODE, dist_port=self._dist_port).split()
             ),
         }
         return Launch(

@@ -1,4 +1,4 @@
-"""Base class of embedded servers: private folder, ports, guarded process, readiness, restart."""
+"""Base class of embedded servers: private folder, ports, guarded process, readiness."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import random
 import secrets
 import shutil
-import signal
 import socket
 import tempfile
 import threading
@@ -202,25 +201,6 @@ class EmbeddedServer(ABC):
         """Kill the server with SIGKILL, like a crash; its data stays as it is."""
         if self._process is not None:
             self._process.kill()
-
-    def pause(self) -> None:
-        """Freeze the server with SIGSTOP, like a stalled machine."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Undo ``pause``."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGCONT)
-
-    def restart(self, *, keep_data: bool) -> None:
-        """Restart the server, cleanly with its data or abruptly without."""
-        if keep_data:
-            self.stop()
-        else:
-            self.kill()
-            self._wipe()
-        self.start()
 
     def close(self) -> None:
         """Kill the server and remove its folder. Idempotent.

@@ -32,7 +32,14 @@ from tests.support.docker_engine import all_must_run
 from tests.support.lanes import PROCESSES, Lanes
 from tests.support.replicas import ClusteredRedis
 from tests.support.second_try import second_try
-from tests.support.servers import EMBEDDED, Servers, embedded_postgres, in_containers
+from tests.support.servers import (
+    EMBEDDED,
+    Servers,
+    embedded_postgres,
+    embedded_rabbitmq,
+    embedded_redis,
+    in_containers,
+)
 from tests.support.waiting import wait_until as _wait_until
 from tiercel.acker.redis.errors import REFUSALS
 from tiercel.compose import server as compose_server
@@ -227,7 +234,9 @@ def servers(request: pytest.FixtureRequest) -> Servers:
 @pytest.fixture(scope="session")
 def services() -> Iterator[EmbeddedServices]:
     """One embedded RabbitMQ and one embedded Redis for the whole session."""
-    with EmbeddedServices() as running:
+    running = EmbeddedServices()
+    running.rabbitmq, running.redis = embedded_rabbitmq(), embedded_redis()
+    with running:
         yield running
 
 

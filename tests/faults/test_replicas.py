@@ -16,11 +16,10 @@ from tests.support.broker import plain_channel, to_queues, unique
 from tests.support.brokers import ClusteredRabbitMQ
 from tests.support.load import PATIENCE
 from tests.support.replicas import ClusteredRedis, WatchedRedis
-from tests.support.servers import EMBEDDED
+from tests.support.servers import EMBEDDED, TroubledRedis
 from tests.support.waiting import wait_until
 from tiercel import Publisher
 from tiercel.acker.layout import shard_prefix, topology_prefix
-from tiercel.compose.embedded import EmbeddedRedis
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.embedded]
 
@@ -54,17 +53,17 @@ def started(tmp_path_factory: pytest.TempPathFactory, **kinds) -> Replicated:
 @pytest.mark.parametrize(
     ("what", "hurt", "mend"),
     [
-        ("killed", EmbeddedRedis.kill, EmbeddedRedis.start),
+        ("killed", TroubledRedis.kill, TroubledRedis.start),
         # Its connections stay open, without an answer.
         pytest.param(
-            "stands still", EmbeddedRedis.pause, EmbeddedRedis.resume, marks=pytest.mark.slow
+            "stands still", TroubledRedis.pause, TroubledRedis.resume, marks=pytest.mark.slow
         ),
     ],
 )
 def test_sentinels_promote_the_replica(
     what: str,
-    hurt: Callable[[EmbeddedRedis], None],
-    mend: Callable[[EmbeddedRedis], object],
+    hurt: Callable[[TroubledRedis], None],
+    mend: Callable[[TroubledRedis], object],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with started(tmp_path_factory, redis=WatchedRedis) as stack:
@@ -97,7 +96,7 @@ def test_a_cluster_promotes_replicas(tmp_path_factory: pytest.TempPathFactory) -
         for what, key in keys.items():
             primary = cluster.primary_of(key)
 
-            def killed(key: str = key, primary: EmbeddedRedis = primary) -> None:
+            def killed(key: str = key, primary: TroubledRedis = primary) -> None:
                 primary.kill()
                 wait_until(
                     lambda: cluster.primary_of(key) is not primary,

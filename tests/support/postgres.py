@@ -37,7 +37,7 @@ _ASKS_FOR_A_PASSWORD = b"R"
 
 
 class EmbeddedPostgres(EmbeddedServer):
-    """A server whose data survives ``stop`` and ``kill``, but not ``restart(keep_data=False)``.
+    """A server whose data survives ``stop`` and ``kill``.
 
     It never runs as root: if this process does, the server runs as the user ``postgres`` of
     Debian's package, or else as a user that owns nothing.
@@ -70,6 +70,11 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
+
+    def restart(self, *, keep_data: bool) -> None:
+        assert keep_data
+        self.stop()
+        self.start()
 
     def kill(self) -> None:
         super().kill()

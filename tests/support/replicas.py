@@ -11,9 +11,9 @@ from typing import Any
 import redis
 
 from tests.support.entered import Entered
+from tests.support.servers import TroubledRedis
 from tests.support.waiting import wait_until
 from tiercel.acker.redis.clients import connect
-from tiercel.compose.embedded import EmbeddedRedis
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import install_missing
 from tiercel.compose.server import LOOPBACK, free_port
@@ -34,7 +34,7 @@ cluster-config-file nodes.conf
 """
 
 
-class _Member(EmbeddedRedis):
+class _Member(TroubledRedis):
     """A server with additional configuration, and a shared password."""
 
     def __init__(self, password: str, *lines: str) -> None:
@@ -102,7 +102,7 @@ class _Sentinel(_Member):
                 raise OSError from error
 
     def _configure(self) -> None:
-        EmbeddedRedis._configure(self)
+        TroubledRedis._configure(self)
         text = (
             f"port {self._port}\nbind {LOOPBACK}\nrequirepass {self._password}\nsentinel "
             f"sentinel-pass {self._password}\n"
