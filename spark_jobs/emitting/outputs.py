@@ -221,6 +221,14 @@ class OutputStream:
         for task_output in self.receivers.values():
             task_output.counts = self.only is not None or self.by_key is not None
 
+    def chosen(self, values: Sequence[Any], identity: int) -> list[TaskOutput]:
+        """Return the receivers of an emission. Call it before anything is recorded: if a grouping
+        raises and the bolt catches that, no task has received the tuple.
+        """
+        return [
+            made[task] for choose, made in self.subscribers for task in choose(values, identity)
+        ]
+
     def keep(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Copy the values: a component may reuse its lists, mappings and buffers before they are
         encoded.
@@ -343,15 +351,6 @@ class Outputs:
         """Forget the emissions."""
         for task_output in self.task_outputs:
             task_output.clear()
-
-    def mark(self) -> list[tuple[int, int]]:
-        """Return the marks of all task outputs, for ``rewind``."""
-        return [task_output.mark() for task_output in self.task_outputs]
-
-    def rewind(self, marks: Sequence[tuple[int, int]]) -> None:
-        """Forget the emissions since the marks."""
-        for task_output, mark in zip(self.task_outputs, marks, strict=True):
-            task_output.rewind(mark)
 
     def _check_width(self, output_stream: OutputStream, stream: str, values: Sequence[Any]) -> None:
         # The usual types first: a look at the abstract class takes longer than the emission.

@@ -211,6 +211,17 @@ class Record:
         if self.size >= self.outputs.limit:
             raise GivenBack(0, _NO_ROOM)
 
+    def mark(self) -> tuple[list[tuple[int, int]], int, int, int]:
+        """Return the numbers of emissions so far, for ``rewind``."""
+        marks = [task_output.mark() for task_output in self.outputs.task_outputs]
+        return marks, self.size, self.emitted, self.transferred
+
+    def rewind(self, mark: tuple[list[tuple[int, int]], int, int, int]) -> None:
+        """Forget the emissions since the mark."""
+        marks, self.size, self.emitted, self.transferred = mark
+        for task_output, at in zip(self.outputs.task_outputs, marks, strict=True):
+            task_output.rewind(at)
+
     def add(self, size: int) -> None:
         """Count the bytes of an emission before it is recorded; raises OutputLimitError."""
         if self.size + size > self.most:
@@ -436,13 +447,7 @@ class BasicRecorder(Recorder, BasicCollector):
         tup = cast(Tuple, self.current)
         identity = (tup.seed + position * STEP) * SPREAD & _MASK if output_stream.by_identity else 0
         values = output_stream.keep(values) if output_stream.mutable else tuple(values)
-        # Make all choices first: if a grouping raises and the bolt catches that, no task has
-        # received the tuple.
-        chosen = [
-            made[task]
-            for choose, made in output_stream.subscribers
-            for task in choose(values, identity)
-        ]
+        chosen = output_stream.chosen(values, identity)
         if chosen:
             self._add(output_stream.size(values))
         tasks: list[int] = []
@@ -481,10 +486,9 @@ class BasicRecorder(Recorder, BasicCollector):
         record.transferred += 1
 
     def _nothing_to_anchor_to(self) -> TupleError:
-        component = self._record.component
         return TupleError(
-            f"{component!r} emits in flush, where there is no tuple to anchor to: use a "
-            "Bolt for that"
+            f"{self._record.component!r} emits in flush, where there is no tuple to anchor to: use "
+            "a Bolt for that"
         )
 
 
@@ -501,11 +505,7 @@ class OutputRecorder(Recorder, OutputCollector):
         anchored = self._anchors(anchors)
         identity = self._identity(anchored) if output_stream.by_identity else 0
         values = output_stream.keep(values)
-        chosen = [
-            made[task]
-            for choose, made in output_stream.subscribers
-            for task in choose(values, identity)
-        ]
+        chosen = output_stream.chosen(values, identity)
         if chosen:
             self._record.add(output_stream.size(values))
         self._send(values, anchored, chosen)

@@ -190,11 +190,8 @@ class BatchRecorder(Recorder, BatchCollector):
         self._tuples = tuples
         self._rows = frozenset([tup.row for tup in tuples])
         self._closed = False
-        self._marks = record.outputs.mark()
+        self._mark = record.mark()
         record.call()
-        self._size = record.size
-        self._emitted = record.emitted
-        self._transferred = record.transferred
 
     def emit(
         self,
@@ -231,11 +228,7 @@ class BatchRecorder(Recorder, BatchCollector):
     def undo(self) -> None:
         """Discard the emissions of a call that raised, and reset its tuples."""
         self._closed = True
-        record = self._record
-        record.outputs.rewind(self._marks)
-        record.size = self._size
-        record.emitted = self._emitted
-        record.transferred = self._transferred
+        self._record.rewind(self._mark)
         for tup in self._tuples:
             tup.emitted = 0
 

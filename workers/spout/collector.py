@@ -285,11 +285,11 @@ class TaskCollector:
         outputs = self._outputs
         output_stream = outputs.streams[stream] if receiver else outputs.for_emit(stream, values)
         kept = output_stream.keep(values)
+        size = output_stream.size(kept) if receiver or output_stream.subscribers else 0
         try:
             output_stream.schema.check(kept)
         except SchemaError as error:
             raise self._bad_values(stream, error) from error
-        size = output_stream.size(kept) if receiver or output_stream.subscribers else 0
         if size > outputs.limit:
             raise OutputLimitError.of(self.component, outputs.limit)
         self._count += 1
@@ -298,12 +298,7 @@ class TaskCollector:
         if only is not None:
             return kept, [only]
         identity = mix(self._count if root is None else root) if output_stream.by_identity else 0
-        chosen = [
-            made[task]
-            for choose, made in output_stream.subscribers
-            for task in choose(kept, identity)
-        ]
-        return kept, chosen
+        return kept, output_stream.chosen(kept, identity)
 
     def _record(
         self,

@@ -191,9 +191,8 @@ class WindowRecorder(Recorder, WindowCollector):
         self.failed: dict[int, tuple[str, Verdict | None]] = {}
         self._emissions = 0
         self._closed = False
-        self._marks = record.outputs.mark()
+        self._mark = record.mark()
         record.call()
-        self._before = record.size, record.emitted, record.transferred
         self._result = record.result
         if self._result is not None:
             self._result.called = True
@@ -210,11 +209,7 @@ class WindowRecorder(Recorder, WindowCollector):
         values = output_stream.keep(values)
         self._check(stream, values)
         identity = self._identity(rows, numbers) if output_stream.by_identity else 0
-        chosen = [
-            made[task]
-            for choose, made in output_stream.subscribers
-            for task in choose(values, identity)
-        ]
+        chosen = output_stream.chosen(values, identity)
         if chosen:
             self._record.add(output_stream.size(values) + ID_BYTES * len(rows))
         self._send((stream, values, None), rows, numbers, chosen)
@@ -258,9 +253,7 @@ class WindowRecorder(Recorder, WindowCollector):
     def undo(self) -> None:
         """Discard the emissions of a call that raised."""
         self._closed = True
-        record = self._record
-        record.outputs.rewind(self._marks)
-        record.size, record.emitted, record.transferred = self._before
+        self._record.rewind(self._mark)
 
     def at(self, number: int) -> None:
         """Have the next emission be that with this number."""
