@@ -28,7 +28,7 @@ from tiercel.spark_jobs.kinds.calls.flight import Flight
 from tiercel.spark_jobs.kinds.lines import line_of
 from tiercel.spark_jobs.kinds.plain import BASIC, execute_basic
 from tiercel.spark_jobs.kinds.task_order import OrderGate
-from tiercel.spark_jobs.reasons import raised, reason_of
+from tiercel.spark_jobs.reasons import raised
 from tiercel.spark_jobs.running.around import Around
 from tiercel.spark_jobs.running.attempt import Attempt
 from tiercel.spark_jobs.running.backlog import OpenEntry, waiting_roots
@@ -492,15 +492,8 @@ class CallingCopy(WorkingCopy):
         """Clean the copy up. Call this only when no call is running."""
         playback = self._playback
         self._playback = None
-        if not isinstance(playback, Playback):
-            return
-        try:
-            self._caller.do(playback.bolt.cleanup)
-        except raised() as error:
-            log.warning(
-                "%s[%d]: cleanup raised %s", self.component, self._task, reason_of(error),
-                extra={"event": "bolt_cleanup_failed"},
-            )  # fmt: skip
+        if isinstance(playback, Playback):
+            self._clean_up(lambda: self._caller.do(playback.bolt.cleanup))
 
     def _prepared(self) -> Playback:
         bolt = cast("AsyncBolt | BasicBolt", copied(self._topology.bolts[self.component].bolt))

@@ -494,8 +494,11 @@ class WorkingCopy:
         self.answers.end()
         if self._kept is not None:
             self.lost += thread_roots(self._kept)
+        self._clean_up(bolt.cleanup)
+
+    def _clean_up(self, cleanup: Callable[[], object]) -> None:
         try:
-            bolt.cleanup()
+            cleanup()
         except raised() as error:
             log.warning(
                 "%s[%d]: cleanup raised %s", self.component, self._task, reason_of(error),
