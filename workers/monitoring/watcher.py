@@ -290,7 +290,7 @@ class TopologyReader:
         self._newest: ErrorReport | None = None
         self._known: Sequence[KnownError] = ()
 
-    def read(self, window: Window, errors: int = ERRORS_SHOWN) -> Overview:
+    def read(self, window: Window) -> Overview:
         """Return the topology, without its queues."""
         slots = self.metrics.slots()
         ten_minutes = window is Window.TEN_MINUTES
@@ -298,7 +298,7 @@ class TopologyReader:
         totals = counted.counts if window is Window.ALL_TIME else self.metrics.totals()
         note = self.note
         holder = self._lease.holder()
-        reports = self.metrics.errors(errors)
+        reports = self.metrics.errors(ERRORS_SHOWN)
         readings = Readings(
             graph=note.graph,
             counted=counted,
