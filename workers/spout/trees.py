@@ -201,12 +201,10 @@ class Pending:
         first = next(iter(self.working.values()), None)
         return 0.0 if first is None else max(0.0, now - min([first[1], *self._reset.values()]))
 
-    def items(self) -> list[tuple[int, InFlight]]:
-        """Return all tuples in flight, with their roots."""
-        return [
-            (root, InFlight(msg_id, emitted_at))
-            for root, (msg_id, emitted_at, _) in [*self.working.items(), *self.waiting.items()]
-        ]
+    @property
+    def roots(self) -> list[int]:
+        """The roots of all tuples in flight."""
+        return [*self.working, *self.waiting]
 
     def _expired(
         self, group: dict[int, tuple[MsgId, float, float]], now: float, *, waited: bool
@@ -354,14 +352,14 @@ class Trees:
 
     def _keep(self) -> None:
         try:
-            self._ledger.reset_timeout([root for root, _ in self.pending.items()])
+            self._ledger.reset_timeout(self.pending.roots)
         except RedisUnavailableError as error:
             self._renew_at = float("-inf")
             log.debug("entries were not renewed: %s", error, extra={"event": "redis_away"})
 
     def give_back_all(self, why: str) -> None:
         """Release all messages in flight."""
-        roots = [root for root, _ in self.pending.items()]
+        roots = self.pending.roots
         if roots:
             log.warning(
                 "%s: giving %s back",
