@@ -202,8 +202,8 @@ def how_jvm_ended(code: int) -> str:
     where = "its last lines, with the event spark_output, are before this one"
     if number == signal.SIGKILL:
         return (
-            "Spark's JVM was killed by SIGKILL: if nobody did it, the machine was short of memory "
-            "(dmesg says so)"
+            "Spark's JVM was killed by SIGKILL: by hand, or by the kernel because the machine was "
+            "short of memory (dmesg says so)"
         )
     if number in set(signal.Signals):
         return f"Spark's JVM was ended by {signal.Signals(number).name}: {where}"

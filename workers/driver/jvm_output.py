@@ -79,9 +79,7 @@ class Standstills:
 
 
 class JvmLogReader:
-    """Turns lines of the JVM into log records. Its state is an unfinished traceback, and whether
-    Python workers are ended because everything stood still.
-    """
+    """Turns lines of the JVM into log records; its only state is an unfinished traceback."""
 
     def __init__(self, stood_still_s: Callable[[], float] = lambda: 0.0) -> None:
         """``stood_still_s`` returns how long this process has just stood still."""
