@@ -102,14 +102,12 @@ class JvmLogReader:
             return None
         if match := _BLOCKED.search(text):
             return logging.ERROR, self._why_blocked(match[1])
+        if _NO_START.search(text) and start_failure(text):
+            return logging.DEBUG, text
         if match := _OURS.fullmatch(text):
             return _LEVELS[match[1]], match[2].rstrip()
-        is_detail = (
-            _JAVA_FRAME.match(text)
-            or (_NO_START.search(text) and start_failure(text))
-            # The stacks of a process that only stood still tell nothing.
-            or (_STACK.match(text) and self._stood_still_s())
-        )
+        # The stacks of a process that only stood still tell nothing.
+        is_detail = _JAVA_FRAME.match(text) or (_STACK.match(text) and self._stood_still_s())
         return (logging.DEBUG if is_detail else logging.INFO), text
 
     def _why_blocked(self, limit: str) -> str:

@@ -42,6 +42,14 @@ def test_sparks_own_lines_keep_their_level():
     assert records("08:08:56 ERROR   spark  Aborting task ") == [(logging.ERROR, "Aborting task")]
 
 
+def test_a_python_that_does_not_start_is_told_by_the_driver_not_by_spark():
+    line = (
+        "08:08:56 ERROR   spark  Exception in task 0.0 in stage 1.0 (TID 3) Cannot run program "
+        '"/no/python": error=2, No such file or directory'
+    )
+    assert records(line) == [(logging.DEBUG, line)]
+
+
 def test_java_frames_are_for_those_who_look_for_them():
     assert records("\tat org.apache.spark.Foo$.bar(Foo.scala:1)")[0][0] == logging.DEBUG
 
