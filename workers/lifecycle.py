@@ -84,7 +84,7 @@ def on_signals(stop: Callable[[], None]) -> None:
     threading.Thread(target=attend, name="signals", daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, first)
-        # As Python ends it gives up its handlers, but not what is ignored.
+        # As Python ends it gives up its handlers, but still ignores ignored signals.
         atexit.register(signal.signal, number, signal.SIG_IGN)
 
 

@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from tiercel.acker.errors import RedisRefusedError, RedisVersionError
 from tiercel.acker.layout import shard_prefix, topology_prefix
-from tiercel.acker.redis.errors import PlacedClient, shown, translated
+from tiercel.acker.redis.errors import shown, translated
 from tiercel.acker.redis.pool import Form, Pool, RedisAddress, following_pool
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _users: WeakKeyDictionary[redis.ConnectionPool, WeakSet[redis.Redis]] = WeakKeyD
 _pools_lock = threading.Lock()
 
 
-class _Redis(PlacedClient):
+class _Redis(redis.Redis):
     """A client that closes the idle connections of its pool if it is the pool's last user.
 
     redis-py's ``close`` leaves a pool that was passed in open, and the garbage collector warns
@@ -92,8 +92,8 @@ def connect(
         pool = _pools.get(kind)
         if pool is None:
             pool = _pools[kind] = _pool(address, key, socket_timeout, retries)
+            pool.place = place_of(url)
         client = _Redis(connection_pool=pool)
-        client.place = place_of(url)
         _users.setdefault(pool, WeakSet()).add(client)
         return client
 

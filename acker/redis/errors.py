@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import redis
 from redis import exceptions
@@ -24,6 +25,7 @@ from tiercel.acker.errors import (
     RedisRefusedError,
     RedisUnavailableError,
 )
+from tiercel.acker.redis.pool import Pool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,22 +167,16 @@ class RefusalPatience:
 REFUSALS = RefusalPatience()
 
 
-class PlacedClient(redis.Redis):
-    """A client that knows its server's host and port, which an error may have to name."""
-
-    place = ""
-
-
 @contextmanager
-def translated(verb: str, server: str | redis.Redis) -> Iterator[None]:
-    """Translate errors of the client into ours, "cannot ``verb``: …", with host and port of the
-    ``server``, which is named by them or by its client. No message shows a password.
+def translated(verb: str, client: redis.Redis) -> Iterator[None]:
+    """Translate errors of a client that ``connect`` made into ours, "cannot ``verb``: …", with its
+    server's host and port. No message shows a password.
     """
-    place = server if isinstance(server, str) else getattr(server, "place", "")
     try:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException) as error:
         said = shown(error)
+        place = cast("Pool", client.connection_pool).place
         if place not in said:
             said = f"{place}: {said}"
         kind: type[AckerError] = RedisRefusedError

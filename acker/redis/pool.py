@@ -218,6 +218,8 @@ def _malformed(form: Form) -> RedisRefusedError:
 class Pool(redis.ConnectionPool):
     """Connections to one server. Thread-safe, and safe to make before a fork."""
 
+    # Host and port, or the socket file, in the URL: errors name it.
+    place = ""
     _end: weakref.finalize[..., Pool] | None = None
 
     def __init__(self, *, max_connections: int | None = None, **options: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar, cast
 from redis import exceptions
 
 from tiercel.acker.effects import Following
-from tiercel.acker.redis.clients import check_version, connect, place_of
+from tiercel.acker.redis.clients import check_version, connect
 from tiercel.acker.redis.errors import translated
 from tiercel.acker.redis.pool import Form, Pool, RedisAddress
 
@@ -113,7 +113,6 @@ class RedisServer:
     def __init__(self, url: str, key: str = "") -> None:
         """``url`` and ``key`` are for ``connect``, which raises RedisRefusedError, ValueError."""
         self._client = connect(url, key)
-        self._place = place_of(url)
         self._waiting = connect(url, key, socket_timeout=_WAITING_TIMEOUT, retries=0)
         self._pool = cast("Pool", self._client.connection_pool)
         self._waiting_pool = cast("Pool", self._waiting.connection_pool)
@@ -163,7 +162,7 @@ class RedisServer:
             self._check()
             replies = self._replies(effects, pool)
         except (exceptions.RedisError, exceptions.RedisClusterException):
-            with translated(effects[0].verb, self._place):
+            with translated(effects[0].verb, self._client):
                 raise
         return [effect.read(reply) for effect, reply in zip(effects, replies, strict=True)]
 
@@ -176,7 +175,7 @@ class RedisServer:
             self._make_instead(effects, replies)
             for effect, reply in zip(effects, replies, strict=True):
                 if isinstance(reply, exceptions.RedisError):
-                    with translated(effect.verb, self._place):
+                    with translated(effect.verb, self._client):
                         raise reply
         return replies
 

@@ -358,13 +358,12 @@ class StateShard:
 
         return self._begin(self._keys, args, read, "begin with the state")
 
-    def forget_turns(self, run_number: int, tasks: Iterable[int]) -> RedisEffect[bool]:
+    def forget_turns(self, run_number: int, tasks: range) -> RedisEffect[bool]:
         """Forget the turns of these tasks, the last ones, which the run no longer has; False if a
         later run has begun, or if they have left something to undo.
         """
-        tasks = list(tasks)
         keys = [key for task in tasks for key in self._keys_of(task)[2:]]
-        args = [run_number, min(tasks)]
+        args = [run_number, tasks.start]
         return self._forget_turns([self._keys[1], *keys], args, bool, "forget tasks that are gone")
 
     def read(self, fields: Sequence[bytes], *, through: bool) -> RedisEffect[list[bytes | None]]:

@@ -213,7 +213,11 @@ def test_redis_under_a_name_that_is_not_in_its_certificate_is_refused(
     rediss, certificate, no_password
 ):
     url = by_address(f"{rediss}?ssl_ca_certs={certificate.ca}")
-    with connect(url) as client, pytest.raises(RedisRefusedError) as caught, translated("look", ""):
+    with (
+        connect(url) as client,
+        pytest.raises(RedisRefusedError) as caught,
+        translated("look", client),
+    ):
         client.ping()
     assert_tells(caught.value, url, "127.0.0.1", "correct the host name")
 
@@ -252,7 +256,7 @@ def test_tls_to_a_port_without_it_says_to_check_that(amqp_url, redis_url, monkey
     with (
         connect(url) as client,
         pytest.raises(RedisUnavailableError, match="redis:// or rediss://"),
-        translated("look", ""),
+        translated("look", client),
     ):
         client.ping()
 

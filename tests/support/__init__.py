@@ -15,6 +15,7 @@ children       the processes of a running topology, for tests that kill them
 Servers:
 
 servers        which servers the tests run on: embedded ones, or containers
+troubled       embedded servers that tests freeze and restart
 containers     RabbitMQ, Redis and Valkey in containers
 brokers        a RabbitMQ cluster of three embedded nodes
 replicas       a Redis with a replica under Sentinels, and a Redis Cluster

@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tests.support.troubled import Troubled
 from tiercel.compose.errors import ServiceStartError
 from tiercel.compose.guard import Launch
 from tiercel.compose.install import PLAIN_ENVIRONMENT, find_postgres, require
-from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
+from tiercel.compose.server import LOOPBACK, free_port
 
 _USER = "tiercel"
 _DATABASE = "postgres"
@@ -36,8 +37,8 @@ _PROTOCOL = 3 << 16
 _ASKS_FOR_A_PASSWORD = b"R"
 
 
-class EmbeddedPostgres(EmbeddedServer):
-    """A server whose data survives ``stop`` and ``kill``.
+class EmbeddedPostgres(Troubled):
+    """A server whose data survives ``stop`` and ``kill``, but not ``restart(keep_data=False)``.
 
     It never runs as root: if this process does, the server runs as the user ``postgres`` of
     Debian's package, or else as a user that owns nothing.
@@ -70,11 +71,6 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
-
-    def restart(self, *, keep_data: bool) -> None:
-        assert keep_data
-        self.stop()
-        self.start()
 
     def kill(self) -> None:
         super().kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import closing
@@ -17,11 +16,12 @@ from tests.images.server_images import ServerVersion, image_of, server_named
 from tests.support.certificates import HOST, Certificate, speaks_tls
 from tests.support.containers import ContainerRabbitMQ, ContainerRedis
 from tests.support.postgres import EmbeddedPostgres
+from tests.support.troubled import Troubled
 from tests.support.waiting import wait_until
 from tiercel.compose.embedded import NODE, EmbeddedRabbitMQ, EmbeddedRedis
 from tiercel.compose.errors import ServiceError
 from tiercel.compose.install import PLAIN_ENVIRONMENT, install_missing
-from tiercel.compose.server import LOOPBACK, EmbeddedServer, free_port
+from tiercel.compose.server import LOOPBACK, free_port
 
 _INSIDE = "/tiercel"
 _CONTROL_TIMEOUT_S = 60
@@ -38,30 +38,7 @@ class Servers:
     redis: Callable[..., Any]
 
 
-class _Troubled(EmbeddedServer):
-    """A server that a test can freeze, and restart with or without its data."""
-
-    def pause(self) -> None:
-        """Freeze the server with SIGSTOP, like a stalled machine."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Undo ``pause``."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGCONT)
-
-    def restart(self, *, keep_data: bool) -> None:
-        """Restart the server, cleanly with its data or abruptly without."""
-        if keep_data:
-            self.stop()
-        else:
-            self.kill()
-            self._wipe()
-        self.start()
-
-
-class TroubledRabbitMQ(_Troubled, EmbeddedRabbitMQ):
+class TroubledRabbitMQ(Troubled, EmbeddedRabbitMQ):
     """A broker with ``rabbitmqctl``, whose data does not survive ``restart(keep_data=False)``.
 
     Two surprises. RabbitMQ 3.10 may forget declarations if it is killed within seconds of its first
@@ -98,7 +75,7 @@ class TroubledRabbitMQ(_Troubled, EmbeddedRabbitMQ):
         return done.stdout
 
 
-class TroubledRedis(_Troubled, EmbeddedRedis):
+class TroubledRedis(Troubled, EmbeddedRedis):
     """A server of one test."""
 
 

@@ -134,10 +134,7 @@ class Windows:
     def _say_standing(self, senders: Sequence[str]) -> None:
         """Log that windows wait for components that cannot send, if they do so for a while."""
         now = self._attempt.around.loop.time()
-        order = self._order
-        # In processing time the clock closes windows, except those of a number of tuples.
-        waits = order.bolt.timestamp_field or order.windows.next_end(order.rows) == FOREVER
-        if not (senders and order.rows.count and waits):
+        if not (senders and self._order.rows.count and self._waits_for_tuples()):
             self._stands_since = now
         elif now >= max(self._say_full_at, self._stands_since + _SAY_STANDING_S):
             self._say_full_at = now + _SAY_FULL_S
@@ -150,6 +147,13 @@ class Windows:
                 self.copy.component, self._attempt.task, self._order.rows.count,
                 " and ".join(senders), extra={"event": "windows_stand"},
             )  # fmt: skip
+
+    def _waits_for_tuples(self) -> bool:
+        """Return False if the clock closes the windows: in processing time, except windows of a
+        number of tuples.
+        """
+        order = self._order
+        return bool(order.bolt.timestamp_field) or order.windows.next_end(order.rows) == FOREVER
 
     def _say_ancient(self) -> None:
         """Log once that a timestamp is probably in another unit than the bolt says."""

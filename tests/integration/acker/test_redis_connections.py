@@ -78,7 +78,7 @@ def test_a_wrong_password_of_the_sentinels_is_refused_and_no_connection_to_them_
             pytest.raises(
                 RedisRefusedError, match="check the user and password in its URL"
             ) as caught,
-            translated("look", ""),
+            translated("look", wrong),
         ):
             wrong.ping()
         assert "wr0ng" not in str(caught.value)
@@ -105,7 +105,10 @@ def test_a_call_over_a_link_that_takes_nothing_more_ends_after_the_timeout(redis
         client.connection_pool.exchange([("PING",)])
         link.rate = 1.0
         began = time.monotonic()
-        with pytest.raises(RedisUnavailableError, match="does not answer"), translated("write", ""):
+        with (
+            pytest.raises(RedisUnavailableError, match="does not answer"),
+            translated("write", client),
+        ):
             client.connection_pool.exchange([("SET", "key", LARGE)])
         assert time.monotonic() - began < 10
         client.close()

@@ -390,7 +390,7 @@ def test_a_stalled_server_does_not_hang_a_call(server):
     client = connect(server.url, socket_timeout=timedelta(milliseconds=100))
     client.ping()
     server.pause()
-    with pytest.raises(RedisUnavailableError), translated("ping", ""):
+    with pytest.raises(RedisUnavailableError), translated("ping", client):
         client.ping()
     server.resume()
     client.close()

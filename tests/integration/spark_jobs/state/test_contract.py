@@ -69,6 +69,15 @@ def test_what_is_there_now_is_read_outside_any_turn(store):
     assert store.values("count", [A]) == [b"2"]
 
 
+def are_refused(store, turns):
+    """Check that tasks 1 and up of an earlier run neither commit these turns nor begin others."""
+    for task, turn in enumerate(turns, 1):
+        with pytest.raises(StaleTurnError):
+            commit_turn(turn, add(b=1), "d")
+        with pytest.raises(StaleTurnError):
+            begin(store, "count", task, 8)
+
+
 def test_a_run_that_begins_ends_the_turns_of_those_before_and_keeps_what_they_committed(run):
     first = run(1)
     turns = [begin(first, "count", task, 7) for task in range(3)]
@@ -78,11 +87,7 @@ def test_a_run_that_begins_ends_the_turns_of_those_before_and_keeps_what_they_co
         second.begin_run("count")
         second.begin_run("other")
     assert now(second) == {A: b"1"}
-    for task, turn in enumerate(turns[1:], 1):
-        with pytest.raises(StaleTurnError):
-            commit_turn(turn, add(b=1), "d")
-        with pytest.raises(StaleTurnError):
-            begin(first, "count", task, 8)
+    are_refused(first, turns[1:])
     assert commit(second, 1, add(b=1), task=2) is Applied.FRESH
     assert now(second) == {A: b"1", B: b"1"}
 
@@ -95,11 +100,7 @@ def test_a_run_with_fewer_tasks_keeps_what_the_others_committed_and_refuses_them
     for _ in range(2):
         second.begin_run("count", 2)
     assert now(second) == {A: b"1"}
-    for task in (1, 2, 3):
-        with pytest.raises(StaleTurnError):
-            commit_turn(turns[task], add(b=1), "d")
-        with pytest.raises(StaleTurnError):
-            begin(first, "count", task, 8)
+    are_refused(first, turns[1:])
     third = run(3)
     third.begin_run("count", 4)
     assert commit(third, 1, add(b=1), task=3) is Applied.FRESH

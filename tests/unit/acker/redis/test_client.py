@@ -16,6 +16,8 @@ from tiercel import RedisRefusedError, RedisUnavailableError, RedisVersionError
 from tiercel.acker.redis.clients import CALLS, check_version, connect, place_of
 from tiercel.acker.redis.errors import translated
 
+# It connects to nothing here.
+CLIENT = connect("redis://redis:6379")
 # Both have characters that ASCII lacks.
 SCRIPTS = """
 from tiercel.acker.redis.scripts import script_source
@@ -69,7 +71,7 @@ script_source("in_turn", package="tiercel.acker.redis")
     ],
 )
 def test_each_error_says_what_to_do(error, expected, advice):
-    with pytest.raises(expected, match=advice) as caught, translated("register roots", ""):
+    with pytest.raises(expected, match=advice) as caught, translated("register roots", CLIENT):
         raise error
     assert str(caught.value).startswith("cannot register roots: Redis ")
     assert caught.value.__cause__ is error
@@ -96,12 +98,12 @@ def test_a_failure_of_tls_says_what_to_do_about_certificates(cause, expected, ad
     error = exceptions.ConnectionError("Error while writing to socket")
     cause.reason = None
     error.__context__ = cause
-    with pytest.raises(expected, match=advice), translated("register roots", ""):
+    with pytest.raises(expected, match=advice), translated("register roots", CLIENT):
         raise error
 
 
 def test_a_url_in_a_message_loses_its_credentials():
-    with pytest.raises(RedisUnavailableError) as caught, translated("x", ""):
+    with pytest.raises(RedisUnavailableError) as caught, translated("x", CLIENT):
         raise exceptions.ConnectionError("redis://user:s3cret@host:6379/0 is gone\nand more")
     assert "s3cret" not in str(caught.value)
     assert "host:6379" in str(caught.value)

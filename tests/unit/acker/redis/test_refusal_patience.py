@@ -10,6 +10,7 @@ from redis import exceptions
 from tests.support.clock import Clock
 from tiercel.acker.errors import RedisPassingRefusalError, RedisRefusedError
 from tiercel.acker.redis import errors
+from tiercel.acker.redis.clients import connect
 from tiercel.acker.redis.errors import PATIENCE_S, RefusalPatience, translated
 
 
@@ -39,7 +40,7 @@ def show_another_certificate():
 @pytest.fixture(params=[refuse_login, show_another_certificate])
 def refuse(request):
     def refuse():
-        with translated("take tuples", "redis:6379"):
+        with translated("take tuples", connect("redis://redis:6379")):
             request.param()
 
     return refuse
